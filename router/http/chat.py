@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from fly.errors import InvalidRequest
+from fly.grammar import Grammar
 from fly.request import SamplingParams
 from fly.response import Choice, Chunk
 from fly.types import Token
@@ -18,20 +19,34 @@ from router.http.chat_objects import (
     ChatLogprob,
     ChatLogprobs,
     RankedLogprob,
+    message_delta,
+    whole_message,
 )
 from router.http.fields import Count, GenerationFields, TemplateVariables, Whole
-from router.http.message_objects import message_delta, whole_message
-from router.http.messages import Messages, rendered_messages
+from router.http.messages import Conversation, Messages, conversation_of
 from router.http.parsing import parse
 from router.http.priorities import priority_of
-from router.http.tool_fields import ToolFields, checked_tools
+from router.http.request_model import RequestModel
+from router.http.tool_fields import AskedTools, ToolFields, Tools, checked_tools
 from router.service import GenerationService
 from router.tools.grammar import after_reasoning, grammar_of, limits_reasoning
 from router.tools.message import MessageFormat
 from router.tools.parts import Parts
 
 
-class ChatRequest(GenerationFields, ToolFields):
+class ChatOptions(RequestModel):
+    """Fields of every body with a conversation.
+
+    Attributes:
+        chat_template_kwargs: Additional variables of the chat template.
+        thinking_token_budget: Most tokens of the reasoning, after which the answer begins.
+    """
+
+    chat_template_kwargs: TemplateVariables | None = None
+    thinking_token_budget: Count | None = None
+
+
+class ChatRequest(GenerationFields, ToolFields, ChatOptions):
     """A body of `/v1/chat/completions`.
 
     Attributes:
@@ -39,18 +54,14 @@ class ChatRequest(GenerationFields, ToolFields):
         max_completion_tokens: The newer name of `max_tokens`.
         logprobs: Return the log-probability of every token.
         top_logprobs: Number of most likely tokens whose log-probabilities are returned, too.
-        chat_template_kwargs: Additional variables of the chat template.
         include_reasoning: False leaves reasoning out of the response; by default true.
-        thinking_token_budget: Most tokens of the reasoning, after which the answer begins.
     """
 
     messages: Messages
     max_completion_tokens: Whole | None = None
     logprobs: bool | None = None
     top_logprobs: Count | None = None
-    chat_template_kwargs: TemplateVariables | None = None
     include_reasoning: bool | None = None
-    thinking_token_budget: Count | None = None
 
 
 class Chat(ApiFormat):
@@ -68,38 +79,39 @@ class Chat(ApiFormat):
     def parse(self, data: Mapping[str, Any], request_id: str) -> HttpRequest:
         """Return the request of a body; the chat template may reject its messages, too."""
         body = parse(ChatRequest, data, self._limits)
+        return self._request(body, conversation_of(body.messages), body.asked_tools, request_id)
+
+    def _request(
+        self, body: ChatRequest, conversation: Conversation, asked: AskedTools, request_id: str
+    ) -> HttpRequest:
+        """Return the request of a conversation; the other fields are those of `body`."""
         limit_name, max_tokens = _max_tokens(body)
         logprobs = _num_logprobs(body)
         priority, tier = priority_of(body, self._limits.priority)
         formats = self._service.message_formats
-        tools = checked_tools(body, self._limits, formats)
-        arguments_as_text = formats.parser is not None and formats.parser.arguments_as_text
-        messages = rendered_messages(body.messages, self._limits.prompt_characters, arguments_as_text)
-        self._service.refuse_long("messages", *(message["content"] for message in messages))
-        variables = body.chat_template_kwargs or {}
-        prompt = self._service.render_chat(messages, variables, tools=tools.rendered)
-        keeps_reasoning = body.include_reasoning is not False
-        parallel = body.parallel_tool_calls is not False
-        message_format = formats.format(prompt, tools.names, parallel, keeps_reasoning)
+        tools = checked_tools(asked, self._limits, formats)
+        prompt = self._prompt(body, conversation, tools)
+        message_format = formats.format(
+            prompt, tools.names, asked.parallel, keeps_reasoning=body.include_reasoning is not False
+        )
         request = make_request(body, prompt, request_id, max_tokens, logprobs, self._defaults, priority)
-        grammar_names = body.grammar_names
-        budget = _reasoning_budget(body, message_format)
-        is_needed = budget is not None and request.grammar is None
-        if (grammar := grammar_of(tools, message_format, is_needed)) is not None:
-            if request.grammar is not None:
-                found = "must not be set with tools that are required or strict: both are grammars"
-                raise InvalidRequest.of(grammar_names["grammar"], found)
-            request, grammar_names = replace(request, grammar=grammar), {"grammar": "tools"}
-        if request.grammar is not None:
-            request = replace(request, grammar=after_reasoning(request.grammar, message_format, budget))
+        grammar, grammar_field = _grammar(body, tools, message_format)
         names = {
             "prompt_token_ids": "messages",
             "max_new_tokens": limit_name,
             "logprobs": "top_logprobs",
             "request_id": "X-Request-Id",
-            **grammar_names,
+            "grammar": grammar_field,
         }
+        request = replace(request, grammar=grammar)
         return HttpRequest(body, (request,), names, tier, message_format=message_format)
+
+    def _prompt(self, body: ChatRequest, conversation: Conversation, tools: Tools) -> tuple[int, ...]:
+        parser = self._service.message_formats.parser
+        arguments_as_text = parser is not None and parser.arguments_as_text
+        messages = conversation.rendered(self._limits.prompt_characters, arguments_as_text)
+        self._service.refuse_long("messages", *(message["content"] for message in messages))
+        return self._service.render_chat(messages, body.chat_template_kwargs or {}, tools=tools.rendered)
 
     def choice(
         self, choice: Choice, extra: Mapping[str, Any], sent: int = 0, parts: Parts | None = None
@@ -119,6 +131,22 @@ class Chat(ApiFormat):
             logprobs=_logprobs(chunk.tokens),
             finish_reason=finish_reason(chunk, has_calls=parts is not None and parts.has_calls),
         )
+
+
+def _grammar(body: ChatRequest, tools: Tools, form: MessageFormat | None) -> tuple[Grammar | None, str]:
+    """Return the grammar of the whole message, and the field that it is from.
+
+    Raises:
+        InvalidRequest: The tools and another field both have one, or the reasoning cannot be limited.
+    """
+    budget, grammar, field = _reasoning_budget(body, form), body.grammar, body.grammar_names["grammar"]
+    of_tools = grammar_of(tools, form, is_needed=budget is not None and grammar is None)
+    if of_tools is not None and grammar is not None:
+        found = "must not be set with tools that are required or strict: both are grammars"
+        raise InvalidRequest.of(field, found)
+    if of_tools is not None:
+        grammar, field = of_tools, "tools"
+    return (None if grammar is None else after_reasoning(grammar, form, budget)), field
 
 
 def _reasoning_budget(body: ChatRequest, form: MessageFormat | None) -> int | None:

@@ -16,10 +16,10 @@ from router.cost import num_values
 from router.http.api_format import ApiFormat, HttpRequest, finish_reason, make_request
 from router.http.errors import renamed
 from router.http.fields import Count, GenerationFields
-from router.http.limited import AtMost
 from router.http.objects import Completion, CompletionChoice, CompletionLogprobs
 from router.http.parsing import parse
 from router.http.priorities import priority_of
+from router.http.request_model import AtMost
 from router.requests.validation import check_returned_values
 from router.service import GenerationService
 from router.tools.parts import Parts

@@ -11,8 +11,7 @@ from fly.limits import MOST_PRIORITY, MOST_TIMEOUT_S
 from fly.presets import PRESETS
 from fly.request import DraftLength, SamplingParams, SpeculationParams
 from router.http.grammar_fields import GrammarFields
-from router.http.limited import AtMost
-from router.http.request_model import RequestModel as RequestModel
+from router.http.request_model import AtMost, RequestModel
 from router.speculation_config import TargetMode
 from services.common.derived_model import with_fields_of
 
@@ -151,39 +150,49 @@ class PredictionFields(RequestModel):
     content: Text
 
 
-@with_fields_of(SamplingParams, http_type)
-class GenerationFields(GrammarFields):
-    """Fields that completions and chat share; those of `SamplingParams` and of grammars among them.
+@with_fields_of(SamplingParams, http_type, only=("temperature", "top_p", "min_p"))
+class SharedFields(RequestModel):
+    """Fields that every body has whose response is generated.
 
     Attributes:
         model: Name of the model, as in `/v1/models`.
+        stream: Send the response as it is decided.
         top_k: 0 and -1 keep all tokens.
-        logit_bias: Added to the logits, by token id.
         seed: A negative seed counts as the unsigned number with the same bits.
         cache_salt: Cached prefixes and memories are shared only between requests with the same salt.
         timeout: Seconds after which the client no longer needs the response, at most one day.
-        prediction: Text that the response is expected to resemble, which makes it faster.
         priority: Lower values run first, as in vLLM; 0 by default.
         service_tier: OpenAI's name of a priority: flex runs after all others, priority before them.
         speculation: Speculation parameters.
-        verdicts: Return the verdict of every token, under `flyserve`.
     """
 
     model: str
     stream: bool | None = None
+    top_k: Annotated[int, Field(ge=-1, le=_UINT32)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), le=_MASK64)] | None = None
+    cache_salt: str | None = None
+    timeout: Timeout | None = None
+    priority: Priority | None = None
+    service_tier: Literal["auto", "default", "flex", "priority"] | None = None
+    speculation: SpeculationFields | None = None
+
+
+@with_fields_of(SamplingParams, http_type)
+class GenerationFields(SharedFields, GrammarFields):
+    """Fields that completions and chat share; those of `SamplingParams` and of grammars among them.
+
+    Attributes:
+        logit_bias: Added to the logits, by token id.
+        prediction: Text that the response is expected to resemble, which makes it faster.
+        verdicts: Return the verdict of every token, under `flyserve`.
+    """
+
     stream_options: StreamOptions | None = None
     max_tokens: Whole | None = None
     n: Whole | None = None
     stop: Strings | None = None
-    top_k: Annotated[int, Field(ge=-1, le=_UINT32)] | None = None
     logit_bias: Annotated[dict[str, float], AtMost("listed_tokens", "tokens")] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), le=_MASK64)] | None = None
-    cache_salt: str | None = None
-    timeout: Timeout | None = None
     prediction: PredictionFields | None = None
-    priority: Priority | None = None
-    service_tier: Literal["auto", "default", "flex", "priority"] | None = None
-    speculation: SpeculationFields | None = None
     verdicts: bool | None = None
 
     @field_validator("stream_options")

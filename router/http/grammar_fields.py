@@ -9,8 +9,7 @@ from pydantic import Field, PlainValidator
 
 from fly.errors import FieldViolation, InvalidRequest
 from fly.grammar import Grammar, GrammarKind
-from router.http.limited import AtMost
-from router.http.request_model import RequestModel
+from router.http.request_model import AtMost, RequestModel
 
 
 def _schema(value: Any) -> Any:

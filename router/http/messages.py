@@ -1,14 +1,16 @@
 """Messages of a conversation: their fields, and their form for the chat template."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from fly.errors import InvalidRequest
-from router.http.fields import RequestModel, Text
-from router.http.limited import AtMost
+from router.http.fields import Text
+from router.http.parsing import shown
+from router.http.request_model import AtMost, RequestModel
 from router.json_text import parse_json_text
 
 _CARRIED = ("function_call", "audio", "refusal", "annotations")
@@ -101,49 +103,63 @@ Messages = Annotated[
 """A conversation, at least one message."""
 
 
-def rendered_messages(
-    messages: Sequence[Message], limit: int, arguments_as_text: bool = False
-) -> list[dict[str, Any]]:
-    """Return the messages as the chat template takes them.
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A conversation, whatever the API that it came by.
 
-    Args:
-        messages: The conversation.
-        limit: Most characters of all arguments of tool calls and of all reasoning.
-        arguments_as_text: Leave arguments as text; else they are objects.
-
-    Raises:
-        InvalidRequest: Arguments are no JSON object, or the calls are too long.
+    Attributes:
+        messages: Its messages as chat templates take them, except that arguments of calls are texts.
+        argument_fields: Path of the arguments of each call, in the order of the calls.
     """
-    length = sum(map(_extra_characters, messages))
-    if length > limit:
-        allowed = f"at most {limit} are allowed (router.limits.prompt_characters)"
-        raise InvalidRequest.of("messages", f"have {length} characters in calls and reasoning, {allowed}")
-    return [_rendered(message, index, arguments_as_text) for index, message in enumerate(messages)]
+
+    messages: Sequence[dict[str, Any]]
+    argument_fields: Sequence[str]
+
+    def rendered(self, limit: int, arguments_as_text: bool = False) -> Sequence[dict[str, Any]]:
+        """Return the messages as the chat template takes them.
+
+        Args:
+            limit: Most characters of all arguments of tool calls and of all reasoning.
+            arguments_as_text: Leave arguments as text; else they are objects.
+
+        Raises:
+            InvalidRequest: Arguments are no JSON object, or the calls are too long.
+        """
+        functions = [call["function"] for each in self.messages for call in each.get("tool_calls", ())]
+        length = sum(len(each.get("reasoning_content", "")) for each in self.messages)
+        length += sum(len(function["name"]) + len(function["arguments"]) for function in functions)
+        if length > limit:
+            found = f"have {length} characters in calls and reasoning, at most {limit} are allowed"
+            raise InvalidRequest.of("messages", f"{found} (router.limits.prompt_characters)")
+        for function, field in zip(functions, self.argument_fields, strict=True):
+            arguments = _object(function["arguments"], field)
+            if not arguments_as_text:
+                function["arguments"] = arguments
+        return self.messages
 
 
-def _extra_characters(message: Message) -> int:
-    calls = message.tool_calls or ()
-    reasoning = message.reasoning or message.reasoning_content or ""
-    return len(reasoning) + sum(len(call.function.name) + len(call.function.arguments) for call in calls)
+def conversation_of(messages: Sequence[Message]) -> Conversation:
+    """Return the conversation of the messages of a chat."""
+    fields = (
+        f"messages[{index}].tool_calls[{number}].function.arguments"
+        for index, message in enumerate(messages)
+        for number in range(len(message.tool_calls or ()))
+    )
+    return Conversation([_plain(message) for message in messages], list(fields))
 
 
-def _rendered(message: Message, index: int, arguments_as_text: bool) -> dict[str, Any]:
+def _plain(message: Message) -> dict[str, Any]:
     plain: dict[str, Any] = message.model_dump(exclude_none=True, exclude={"reasoning"})
     if reasoning := message.reasoning or message.reasoning_content:
         plain["reasoning_content"] = reasoning
-    for number, call in enumerate(plain.get("tool_calls", ())):
-        arguments = _object(call["function"]["arguments"], f"messages[{index}].tool_calls[{number}]")
-        if not arguments_as_text:
-            call["function"]["arguments"] = arguments
     return plain
 
 
-def _object(text: str, path: str) -> dict[str, Any]:
+def _object(text: str, field: str) -> dict[str, Any]:
     try:
         found = parse_json_text(text or "{}")
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        shown = text if len(text) <= 60 else text[:57] + "..."
-        raise InvalidRequest.of(f"{path}.function.arguments", f"is {shown!r}, must be a JSON object as text")
+        raise InvalidRequest.of(field, f"is {shown(text)}, must be a JSON object as text")
     return found

@@ -1,12 +1,19 @@
-"""The base of all parts of a body."""
+"""The base of all parts of a body; the limits of its lists and maps, checked before any item is looked at."""
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationInfo, model_validator
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from router.config import LimitsConfig
 
 _MOST_FIELDS = 64
 """Fields of one object, known and unknown, above which none of them is looked at; no model has more."""
+
+
+def _too_many(number: int, noun: str, most: int, key: str = "") -> PydanticCustomError:
+    found = {"number": number, "noun": noun, "most": most, "key": key}
+    return PydanticCustomError("too_many", "has {number} {noun}, at most {most} are allowed{key}", found)
 
 
 class RequestModel(BaseModel):
@@ -18,6 +25,30 @@ class RequestModel(BaseModel):
     @classmethod
     def _has_few_fields(cls, value: Any) -> Any:
         if isinstance(value, dict) and len(value) > _MOST_FIELDS:
-            found = {"number": len(value), "most": _MOST_FIELDS}
-            raise PydanticCustomError("too_many", "has {number} fields, at most {most} are allowed", found)
+            raise _too_many(len(value), "fields", _MOST_FIELDS)
         return value
+
+
+class AtMost:
+    """Annotation that limits the items of a list or map; other values pass.
+
+    Every list and map of a body has one. The validation's context is the router's limits.
+    """
+
+    def __init__(self, limit: str | int, noun: str = "items") -> None:
+        """Allow as many items as a key of `router.limits` says, or a fixed number, for all deployments."""
+        self._limit = limit
+        self._noun = noun
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.with_info_before_validator_function(self.check, handler(source))
+
+    def check(self, value: Any, info: ValidationInfo) -> Any:
+        """Return the value; raise PydanticCustomError if it has too many items."""
+        if isinstance(value, list | dict) and len(value) > (most := self._most(info.context)):
+            key = "" if isinstance(self._limit, int) else f" (router.limits.{self._limit})"
+            raise _too_many(len(value), self._noun, most, key)
+        return value
+
+    def _most(self, limits: LimitsConfig | None) -> int:
+        return self._limit if isinstance(self._limit, int) else int(getattr(limits, self._limit))

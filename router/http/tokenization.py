@@ -13,12 +13,12 @@ from router.config import RouterConfig
 from router.cost import cpu_s, off_loop
 from router.http.endpoints import read_object, send_json
 from router.http.errors import renamed
-from router.http.fields import Count, RequestModel, TemplateVariables
-from router.http.limited import AtMost
-from router.http.messages import Messages, rendered_messages
+from router.http.fields import Count, TemplateVariables
+from router.http.messages import Messages, conversation_of
 from router.http.models import ServedModels
 from router.http.objects import Detokenized, Tokenized, TokenizerInfo
 from router.http.parsing import parse
+from router.http.request_model import AtMost, RequestModel
 from router.service import GenerationService
 
 
@@ -109,7 +109,7 @@ class TokenizationEndpoints:
         if body.messages is None:
             adds_special = body.add_special_tokens is not False
             return self._service.token_ids(body.prompt or "", adds_special)
-        messages = rendered_messages(body.messages, self._config.limits.prompt_characters)
+        messages = conversation_of(body.messages).rendered(self._config.limits.prompt_characters)
         is_open = body.add_generation_prompt is not False
         return self._service.render_chat(messages, body.chat_template_kwargs or {}, is_open)
 

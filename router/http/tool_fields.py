@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -10,8 +10,8 @@ from pydantic import PlainValidator
 
 from fly.errors import InvalidRequest
 from router.config import LimitsConfig
-from router.http.fields import RequestModel
-from router.http.limited import AtMost
+from router.http.parsing import shown
+from router.http.request_model import AtMost, RequestModel
 from router.requests.depth import check_depth
 from router.text.message_formats import MessageFormats
 from router.tools.grammar import OfferedTools
@@ -33,6 +33,19 @@ class FunctionFields(RequestModel):
     description: str | None = None
     parameters: Annotated[dict[str, Any], AtMost("items")] | None = None
     strict: bool | None = None
+
+    @property
+    def schema_of_arguments(self) -> dict[str, Any]:
+        """JSON Schema of the arguments; any object without one."""
+        return self.parameters or {"type": "object", "properties": {}}
+
+    @property
+    def rendered(self) -> dict[str, Any]:
+        """The tool as chat templates take it; `strict` is for the sampler, not for the model."""
+        function = self.model_dump(include={"name", "description", "parameters"}, exclude_none=True)
+        function.setdefault("description", "")
+        function.setdefault("parameters", self.schema_of_arguments)
+        return {"type": "function", "function": function}
 
 
 class Tool(RequestModel):
@@ -83,6 +96,37 @@ class ToolFields(RequestModel):
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
 
+    @property
+    def asked_tools(self) -> "AskedTools":
+        """The tools, in the form that both APIs of conversations share."""
+        choice = self.tool_choice
+        return AskedTools(
+            functions=[tool.function for tool in self.tools or ()],
+            field="tools[{}].function",
+            choice="required" if isinstance(choice, NamedTool) else choice or "auto",
+            named=choice.function.name if isinstance(choice, NamedTool) else None,
+            parallel=self.parallel_tool_calls is not False,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedTools:
+    """Tools of a body, whatever its API.
+
+    Attributes:
+        functions: The functions.
+        field: Path of the fields of a function, with braces in place of its index.
+        choice: `auto`, `none` or `required`.
+        named: The tool that the model has to call; None if the body names none.
+        parallel: True if a message may have several calls.
+    """
+
+    functions: Sequence[FunctionFields]
+    field: str
+    choice: str
+    named: str | None
+    parallel: bool
+
 
 @dataclass(frozen=True, slots=True)
 class Tools(OfferedTools):
@@ -95,57 +139,57 @@ class Tools(OfferedTools):
     rendered: Sequence[Mapping[str, Any]] = ()
 
 
-def checked_tools(body: ToolFields, limits: LimitsConfig, formats: MessageFormats) -> Tools:
+def checked_tools(asked: AskedTools, limits: LimitsConfig, formats: MessageFormats) -> Tools:
     """Return the tools of a request, none with the choice `none`.
 
     Raises:
         InvalidRequest: They break a limit, do not fit together, or the model cannot use them.
     """
-    tools, choice = body.tools or [], body.tool_choice or "auto"
-    names = _names(tools, limits)
-    if not tools and choice not in ("none", "auto"):
-        raise InvalidRequest.of("tool_choice", "requires a tool call, but the request has no tools")
-    named = choice.function.name if isinstance(choice, NamedTool) else None
-    if named is not None and named not in names:
-        raise InvalidRequest.of("tool_choice", f"names {named[:64]!r}, which is none of the tools")
-    if not tools or choice == "none":
+    _check_functions(asked, limits)
+    _check_choice(asked)
+    if not asked.functions or asked.choice == "none":
         return Tools()
-    must_call = choice == "required" or named is not None
+    must_call = asked.choice == "required"
     _require_format(formats, must_call)
+    callable_ones = [each for each in asked.functions if asked.named in (None, each.name)]
     return Tools(
-        schemas={
-            tool.function.name: tool.function.parameters or {"type": "object", "properties": {}}
-            for tool in tools
-            if named in (None, tool.function.name)
-        },
-        strict=frozenset(tool.function.name for tool in tools if tool.function.strict),
+        schemas={each.name: each.schema_of_arguments for each in callable_ones},
+        strict=frozenset(each.name for each in asked.functions if each.strict),
         must_call=must_call,
-        parallel=body.parallel_tool_calls is not False and named is None,
-        rendered=[_rendered(tool) for tool in tools],
+        parallel=asked.parallel and asked.named is None,
+        rendered=[each.rendered for each in asked.functions],
     )
 
 
-def _names(tools: Sequence[Tool], limits: LimitsConfig) -> set[str]:
-    names = set[str]()
-    length = 0
-    for index, tool in enumerate(tools):
-        name, path = tool.function.name, f"tools[{index}].function"
-        if not _NAME.fullmatch(name):
-            found = f"is {name[:64]!r}, must have 1 to 64 letters, digits, _ and -"
-            raise InvalidRequest.of(f"{path}.name", found)
-        if name in names:
-            raise InvalidRequest.of(f"{path}.name", f"is {name!r}, which an earlier tool has, too")
-        names.add(name)
-        kind = (tool.function.parameters or {}).get("type", "object")
-        if kind != "object":
-            shown = repr(kind)[:64]
-            raise InvalidRequest.of(f"{path}.parameters.type", f'is {shown}, must be "object"')
-        check_depth(tool.function.parameters, f"{path}.parameters")
-        length += len(json.dumps(tool.model_dump(exclude_none=True), ensure_ascii=False))
+def _check_choice(asked: AskedTools) -> None:
+    if not asked.functions and asked.choice == "required":
+        raise InvalidRequest.of("tool_choice", "requires a tool call, but the request has no tools")
+    if asked.named is not None and asked.named not in (each.name for each in asked.functions):
+        raise InvalidRequest.of("tool_choice", f"names {asked.named[:64]!r}, which is none of the tools")
+
+
+def _check_functions(asked: AskedTools, limits: LimitsConfig) -> None:
+    names, length = set[str](), 0
+    for index, function in enumerate(asked.functions):
+        _check_function(function, names, asked.field.format(index))
+        names.add(function.name)
+        length += len(json.dumps(function.model_dump(exclude_none=True), ensure_ascii=False))
         if length > limits.tool_characters:
             allowed = f"at most {limits.tool_characters} are allowed (router.limits.tool_characters)"
             raise InvalidRequest.of("tools", f"has {length} characters or more as JSON, {allowed}")
-    return names
+
+
+def _check_function(function: FunctionFields, earlier: Collection[str], field: str) -> None:
+    name = function.name
+    if not _NAME.fullmatch(name):
+        found = f"is {name[:64]!r}, must have 1 to 64 letters, digits, _ and -"
+        raise InvalidRequest.of(f"{field}.name", found)
+    if name in earlier:
+        raise InvalidRequest.of(f"{field}.name", f"is {name!r}, which an earlier tool has, too")
+    kind = (function.parameters or {}).get("type", "object")
+    if kind != "object":
+        raise InvalidRequest.of(f"{field}.parameters.type", f'is {shown(kind)}, must be "object"')
+    check_depth(function.parameters, f"{field}.parameters")
 
 
 def _require_format(formats: MessageFormats, must_call: bool) -> None:
@@ -157,12 +201,3 @@ def _require_format(formats: MessageFormats, must_call: bool) -> None:
         raise InvalidRequest.of("tools", f"are called in a format that was not recognized: {remedy}")
     if formats.parser is None and must_call:
         raise InvalidRequest.of("tool_choice", "requires a tool call, but router.tool_parser is none")
-
-
-def _rendered(tool: Tool) -> dict[str, Any]:
-    """Return a tool as the chat template takes it; `strict` is for the sampler, not for the model."""
-    rendered: dict[str, Any] = tool.model_dump(exclude_none=True)
-    rendered["function"].pop("strict", None)
-    rendered["function"].setdefault("description", "")
-    rendered["function"].setdefault("parameters", {"type": "object", "properties": {}})
-    return rendered

@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import fields
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -15,11 +15,14 @@ _ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 
 
 def with_fields_of(
-    source: type, convert: Callable[[Any], Any] = lambda kind: kind, defaults: Mapping[str, Any] | None = None
+    source: type,
+    convert: Callable[[Any], Any] = lambda kind: kind,
+    defaults: Mapping[str, Any] | None = None,
+    only: Container[str] | None = None,
 ) -> Callable[[type[M]], type[M]]:
-    """Return a class decorator that adds the fields of the dataclass `source` to a model.
+    """Return a class decorator that adds the fields of the dataclass `source` to a model, or `only` some.
 
-    Fields that the model declares itself are left as they are. `convert` returns the model's type for a type
+    Fields that the model has already are left as they are. `convert` returns the model's type for a type
     of the dataclass; a field without a default in `defaults` is optional and None.
     """
 
@@ -28,6 +31,8 @@ def with_fields_of(
         texts = _descriptions(source)
         added: dict[str, Any] = {}
         for name in (each.name for each in fields(source) if each.name not in own):
+            if only is not None and name not in only:
+                continue
             kind = convert(_without_none(hints[name]))
             kind, default = (kind, given[name]) if name in given else (kind | None, None)
             added[name] = (kind, Field(default, description=texts.get(name)))

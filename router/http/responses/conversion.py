@@ -1,14 +1,14 @@
-"""A body of `/v1/responses` as one of `/v1/chat/completions`, and the names of its fields there. Pure."""
+"""A body of `/v1/responses` in the form that conversations of all APIs have. Pure."""
 
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
-from fly.errors import FieldViolation, InvalidRequest
-from router.http.errors import renamed
+from fly.errors import InvalidRequest
+from router.http.chat import ChatOptions, ChatRequest
+from router.http.fields import SharedFields
+from router.http.grammar_fields import NamedSchema, ResponseFormat
+from router.http.messages import Conversation
 from router.http.responses.fields import (
-    KINDS,
     CallItem,
     CallOutputItem,
     Item,
@@ -18,89 +18,57 @@ from router.http.responses.fields import (
     ResponsesRequest,
     TextFormat,
 )
+from router.http.tool_fields import AskedTools
 
-_SAME = (
-    *(
-        "model",
-        "stream",
-        "temperature",
-        "top_p",
-        "parallel_tool_calls",
-        "service_tier",
-        "seed",
-        "top_k",
-        "min_p",
-    ),
-    *("cache_salt", "priority", "timeout", "chat_template_kwargs", "thinking_token_budget"),
-)
-"""Fields that a chat has under the same name."""
-_NAMES = {
+NAMES = {
     "messages": "input",
-    "max_tokens": "max_output_tokens",
     "max_completion_tokens": "max_output_tokens",
     "response_format": "text.format",
 }
 """Names of fields here by their names in a chat."""
 
 
-_KIND = re.compile(rf"^(input\[\d+\])\.(?:{'|'.join(sorted(KINDS, key=len, reverse=True))})(?![a-z_])")
-
-
-def chat_body(body: ResponsesRequest, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the same request as the body of a chat; `data` is the body as it was sent.
+def chat_options(body: ResponsesRequest) -> ChatRequest:
+    """Return the fields of a chat other than its messages and tools; they are checked already.
 
     Raises:
         InvalidRequest: The form of the text has no schema.
     """
-    chat = {name: data[name] for name in (*_SAME, "speculation") if data.get(name) is not None}
-    chat["messages"] = list(_messages(body))
-    if body.max_output_tokens is not None:
-        chat["max_completion_tokens"] = body.max_output_tokens
-    if body.tools:
-        chat["tools"] = [
-            {"type": "function", "function": tool.model_dump(exclude={"type"}, exclude_none=True)}
-            for tool in body.tools
-        ]
-    if isinstance(body.tool_choice, NamedTool):
-        chat["tool_choice"] = {"type": "function", "function": {"name": body.tool_choice.name}}
-    elif body.tool_choice is not None:
-        chat["tool_choice"] = body.tool_choice
-    if body.text is not None and body.text.format is not None:
-        chat["response_format"] = _format(body.text.format)
-    return chat
+    same = (*SharedFields.model_fields, *ChatOptions.model_fields)
+    form = None if body.text is None or body.text.format is None else _format(body.text.format)
+    return ChatRequest.model_construct(
+        **{name: getattr(body, name) for name in same},
+        max_completion_tokens=body.max_output_tokens,
+        response_format=form,
+    )
 
 
-def own_names(error: InvalidRequest) -> InvalidRequest:
-    """Return an error of a chat with the names of fields of `/v1/responses`."""
-    violations = renamed(error, _NAMES).violations
-    return InvalidRequest(*(_with_flat_tools(violation) for violation in violations))
+def asked_tools(body: ResponsesRequest) -> AskedTools:
+    """Return the tools of a body."""
+    choice = body.tool_choice
+    return AskedTools(
+        functions=body.tools or (),
+        field="tools[{}]",
+        choice="required" if isinstance(choice, NamedTool) else choice or "auto",
+        named=choice.name if isinstance(choice, NamedTool) else None,
+        parallel=body.parallel_tool_calls is not False,
+    )
 
 
-def without_kinds(error: InvalidRequest) -> InvalidRequest:
-    """Return an error of a body without the types of items in the paths of fields."""
-    return InvalidRequest(*(replace(v, field=_KIND.sub(r"\1", v.field)) for v in error.violations))
+def conversation_of(body: ResponsesRequest) -> Conversation:
+    """Return the conversation of a body."""
+    calls = (index for index, item in enumerate(body.input) if isinstance(item, CallItem))
+    return Conversation(list(_messages(body)), [f"input[{index}].arguments" for index in calls])
 
 
-def own_name(name: str) -> str:
-    """Return the name of a chat's field in `/v1/responses`."""
-    return _NAMES.get(name, name)
-
-
-def _with_flat_tools(violation: FieldViolation) -> FieldViolation:
-    is_tool = violation.field.startswith("tools[")
-    return replace(violation, field=violation.field.replace(".function", "", 1)) if is_tool else violation
-
-
-def _format(given: TextFormat) -> dict[str, Any]:
+def _format(given: TextFormat) -> ResponseFormat:
     if given.type != "json_schema":
-        return {"type": given.type}
+        return ResponseFormat(type=given.type)
     if given.schema_ is None or given.name is None:
         missing = "name" if given.schema_ is not None else "schema"
         raise InvalidRequest.of(f"text.format.{missing}", "is missing, type json_schema needs it")
-    return {
-        "type": "json_schema",
-        "json_schema": {"name": given.name, "schema": given.schema_, "strict": given.strict},
-    }
+    schema = NamedSchema.model_construct(name=given.name, schema_=given.schema_)
+    return ResponseFormat.model_construct(type=given.type, json_schema=schema)
 
 
 def _messages(body: ResponsesRequest) -> Iterator[dict[str, Any]]:
@@ -113,9 +81,10 @@ def _messages(body: ResponsesRequest) -> Iterator[dict[str, Any]]:
             yield from _worth_sending(answer)
             answer = None
         if isinstance(item, MessageItem) and item.role != "assistant":
-            yield {"role": item.role, "content": item.content}
+            role = "system" if item.role == "developer" else item.role
+            yield {"role": role, "content": item.content}
         elif isinstance(item, CallOutputItem):
-            yield {"role": "tool", "tool_call_id": item.call_id, "content": item.output}
+            yield {"role": "tool", "content": item.output, "tool_call_id": item.call_id}
         else:
             answer = _extended(answer or {"role": "assistant", "content": ""}, item)
     if answer is not None:
@@ -134,13 +103,10 @@ def _extended(answer: dict[str, Any], item: Item) -> dict[str, Any]:
     match item:
         case ReasoningItem():
             text = "".join(part.text for part in item.content or ())
-            return {**answer, "reasoning": text} if text else answer
+            return {**answer, "reasoning_content": text} if text else answer
         case CallItem():
-            call = {
-                "id": item.call_id,
-                "type": "function",
-                "function": {"name": item.name, "arguments": item.arguments},
-            }
+            function = {"name": item.name, "arguments": item.arguments}
+            call = {"id": item.call_id, "type": "function", "function": function}
             return {**answer, "tool_calls": [*answer.get("tool_calls", ()), call]}
         case MessageItem():
             return {**answer, "content": item.content}

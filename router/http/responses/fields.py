@@ -1,21 +1,15 @@
 """Bodies of `/v1/responses`."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, PlainValidator, Tag
+from pydantic import BeforeValidator, Field, PlainValidator, ValidationInfo
 from pydantic_core import PydanticCustomError
 
-from router.http.fields import (
-    Count,
-    Priority,
-    RequestModel,
-    SpeculationFields,
-    TemplateVariables,
-    Timeout,
-    Whole,
-)
+from router.http.chat import ChatOptions
+from router.http.fields import SharedFields, Whole
 from router.http.grammar_fields import SchemaOptions
-from router.http.limited import AtMost
+from router.http.request_model import AtMost, RequestModel
 from router.http.tool_fields import FunctionFields, NamedFunction
 
 SentBack = Annotated[list[Any], AtMost("items")]
@@ -90,7 +84,7 @@ class CallOutputItem(SentItem):
     """The result of a tool call."""
 
     type: Literal["function_call_output"]
-    call_id: str
+    call_id: Annotated[str, Field(min_length=1)]
     output: Content
 
 
@@ -110,38 +104,30 @@ class ReasoningItem(SentItem):
     encrypted_content: str | None = None
 
 
-KINDS = ("message", "function_call", "function_call_output", "reasoning")
-"""Types of items."""
-
-
-def _kind(item: Any) -> Any:
-    """Return the type of an item; one without a type is a message."""
-    return item.get("type", "message") if isinstance(item, dict) else getattr(item, "type", None)
-
-
-def _known(item: Any) -> Any:
-    if not isinstance(item, dict):
-        raise ValueError("must be an object")
-    if (kind := _kind(item)) not in KINDS:
-        listed = ", ".join(KINDS)
-        raise PydanticCustomError(
-            "unsupported",
-            "has type {kind}, must be one of {listed}",
-            {"kind": str(kind)[:60], "listed": listed},
-        )
-    return item
-
-
 Item = MessageItem | CallItem | CallOutputItem | ReasoningItem
 """An item of a conversation."""
-_AnyItem = Annotated[
-    Annotated[MessageItem, Tag("message")]
-    | Annotated[CallItem, Tag("function_call")]
-    | Annotated[CallOutputItem, Tag("function_call_output")]
-    | Annotated[ReasoningItem, Tag("reasoning")],
-    Discriminator(_kind),
-    BeforeValidator(_known),
-]
+_ITEMS: Mapping[Any, type[SentItem]] = {
+    "message": MessageItem,
+    "function_call": CallItem,
+    "function_call_output": CallOutputItem,
+    "reasoning": ReasoningItem,
+}
+
+
+def _item(value: Any, info: ValidationInfo) -> SentItem:
+    """Return an item by its type; one without a type is a message.
+
+    NOTE: a union of pydantic would add the type to the path of a fault, where clients have no such field.
+    """
+    if not isinstance(value, dict):
+        raise ValueError("must be an object")
+    if (kind := value.get("type", "message")) not in (*_ITEMS,):
+        found = {"kind": str(kind)[:60], "listed": ", ".join(_ITEMS)}
+        raise PydanticCustomError("unsupported", "has type {kind}, must be one of {listed}", found)
+    return _ITEMS[kind].model_validate(value, context=info.context)
+
+
+_AnyItem = Annotated[Item, PlainValidator(_item, json_schema_input_type=Item)]
 
 
 def _listed(value: Any) -> Any:
@@ -209,11 +195,10 @@ class TextOptions(RequestModel):
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
-class ResponsesRequest(RequestModel):
+class ResponsesRequest(SharedFields, ChatOptions):
     """A body of `/v1/responses`.
 
     Attributes:
-        model: Name of the model, as in `/v1/models`.
         input: A text of the user, or the items of a conversation.
         instructions: Text of a system message before the conversation.
         max_output_tokens: Most new tokens, those of reasoning included.
@@ -225,18 +210,11 @@ class ResponsesRequest(RequestModel):
         include: Accepted without effect.
         reasoning: Accepted without effect; `thinking_token_budget` limits the reasoning.
         metadata: Returned as it is.
-        timeout: Seconds after which the client no longer needs the response, at most one day.
-        speculation: Speculation parameters.
-        thinking_token_budget: Most tokens of the reasoning, after which the answer begins.
     """
 
-    model: str
     input: Items
     instructions: str | None = None
     max_output_tokens: Whole | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    stream: bool | None = None
     tools: Annotated[list[FunctionTool], AtMost("tools", "tools")] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -245,13 +223,3 @@ class ResponsesRequest(RequestModel):
     include: Annotated[list[str], AtMost(64)] | None = None
     reasoning: Annotated[dict[str, Any], AtMost(64)] | None = None
     metadata: Annotated[dict[str, str], AtMost(64, "entries")] | None = None
-    service_tier: Literal["auto", "default", "flex", "priority"] | None = None
-    seed: int | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    cache_salt: str | None = None
-    priority: Priority | None = None
-    timeout: Timeout | None = None
-    speculation: SpeculationFields | None = None
-    chat_template_kwargs: TemplateVariables | None = None
-    thinking_token_budget: Count | None = None

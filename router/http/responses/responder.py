@@ -15,10 +15,10 @@ from fly.types import FinishReason
 from router.http.api_format import HttpRequest
 from router.http.chat import Chat
 from router.http.connection import EventStream
-from router.http.errors import reply_to
+from router.http.errors import renamed, reply_to
 from router.http.parsing import parse
 from router.http.responder import Responder
-from router.http.responses.conversion import chat_body, own_name, own_names, without_kinds
+from router.http.responses.conversion import NAMES, asked_tools, chat_options, conversation_of
 from router.http.responses.fields import ResponsesRequest
 from router.http.responses.objects import (
     IncompleteDetails,
@@ -37,15 +37,13 @@ class ResponsesFormat(Chat):
     id_prefix = "resp_"
 
     def parse(self, data: Mapping[str, Any], request_id: str) -> HttpRequest:
+        asked = parse(ResponsesRequest, data, self._limits)
         try:
-            asked = parse(ResponsesRequest, data, self._limits)
+            options, tools = chat_options(asked), asked_tools(asked)
+            request = self._request(options, conversation_of(asked), tools, request_id)
         except InvalidRequest as error:
-            raise without_kinds(error) from None
-        try:
-            request = super().parse(chat_body(asked, data), request_id)
-        except InvalidRequest as error:
-            raise own_names(error) from None
-        names = {name: own_name(own) for name, own in request.names.items()}
+            raise renamed(error, NAMES) from None
+        names = {name: NAMES.get(own, own) for name, own in request.names.items()}
         return replace(request, names=names, asked=asked)
 
 

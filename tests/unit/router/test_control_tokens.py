@@ -14,7 +14,7 @@ from tokenizers import AddedToken
 from fly.errors import InvalidRequest
 from router.config import LimitsConfig, RouterSection
 from router.http.chat import ChatRequest
-from router.http.messages import rendered_messages
+from router.http.messages import conversation_of
 from router.http.parsing import parse
 from router.http.tool_fields import checked_tools
 from router.text.chat_template import ChatTemplate
@@ -102,8 +102,12 @@ def test_the_request_of_these_tests_has_every_text_that_a_template_can_see() -> 
 def checked(body: Mapping[str, Any], formats: MessageFormats, as_text: bool) -> tuple[Any, Any, Any]:
     """Return messages, tools and variables of a request; raise InvalidRequest if it is refused."""
     request = parse(ChatRequest, body, LimitsConfig())
-    tools = checked_tools(request, LIMITS, formats).rendered
-    return rendered_messages(request.messages, 10_000, as_text), tools, request.chat_template_kwargs or {}
+    tools = checked_tools(request.asked_tools, LIMITS, formats).rendered
+    return (
+        conversation_of(request.messages).rendered(10_000, as_text),
+        tools,
+        request.chat_template_kwargs or {},
+    )
 
 
 class Chat:

@@ -21,7 +21,7 @@ from router.http.chat import ChatRequest
 from router.http.completions import CompletionRequest
 from router.http.errors import reply_to
 from router.http.json_body import num_values
-from router.http.limited import AtMost
+from router.http.request_model import AtMost
 from router.http.responses.fields import ResponsesRequest
 from router.http.tokenization import DetokenizeRequest, TokenizeRequest
 from router.requests.prompt_length import check_beginning

@@ -6,9 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fly.errors import InvalidRequest
+from fly.grammar import Grammar, GrammarKind
+from fly.request import SamplingParams
+from fly.types import Mode
 from router.config import LimitsConfig
 from router.http.parsing import parse
-from router.http.responses.conversion import chat_body
+from router.http.responses.conversion import asked_tools, chat_options, conversation_of
 from router.http.responses.fields import ResponsesRequest
 from router.http.responses.output import Output
 from router.tools.parts import CallPart, Parts
@@ -17,9 +21,8 @@ CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"
 SENT = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 
-def chat(**fields: Any) -> dict[str, Any]:
-    data = {"model": "m", "input": "hi", **fields}
-    return chat_body(parse(ResponsesRequest, data, LimitsConfig()), data)
+def asked(**fields: Any) -> ResponsesRequest:
+    return parse(ResponsesRequest, {"model": "m", "input": "hi", **fields}, LimitsConfig())
 
 
 def thought(text: str) -> dict[str, Any]:
@@ -34,10 +37,17 @@ def said(text: str) -> dict[str, Any]:
     ("items", "messages"),
     [
         ("hi", [{"role": "user", "content": "hi"}]),
-        ([{"role": "developer", "content": "Be brief."}], [{"role": "developer", "content": "Be brief."}]),
+        ([{"role": "developer", "content": "Be brief."}], [{"role": "system", "content": "Be brief."}]),
         (
             [thought("hm"), said("Let me see."), CALL],
-            [{"role": "assistant", "content": "Let me see.", "reasoning": "hm", "tool_calls": [SENT]}],
+            [
+                {
+                    "role": "assistant",
+                    "content": "Let me see.",
+                    "reasoning_content": "hm",
+                    "tool_calls": [SENT],
+                }
+            ],
         ),
         ([CALL, CALL], [{"role": "assistant", "content": "", "tool_calls": [SENT, SENT]}]),
         (
@@ -53,35 +63,38 @@ def said(text: str) -> dict[str, Any]:
     ],
 )
 def test_items_become_messages(items: Any, messages: list[dict[str, Any]]) -> None:
-    assert chat(input=items)["messages"] == messages
-    instructed = chat(input=items, instructions="Hello.")["messages"]
+    assert conversation_of(asked(input=items)).messages == messages
+    instructed = conversation_of(asked(input=items, instructions="Hello.")).messages
     assert instructed == [{"role": "system", "content": "Hello."}, *messages]
 
 
-def test_other_fields_have_the_names_of_a_chat() -> None:
+def test_a_fault_in_arguments_has_the_place_of_its_item() -> None:
+    items = [{"role": "user", "content": "hi"}, thought("hm"), CALL, said("a"), {**CALL, "arguments": "[]"}]
+    with pytest.raises(InvalidRequest) as error:
+        conversation_of(asked(input=items, instructions="Hello.")).rendered(1000)
+    assert error.value.violations[0].field == "input[4].arguments"
+
+
+def test_other_fields_are_those_of_a_chat() -> None:
     tool = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}
-    found = chat(
+    found = asked(
         max_output_tokens=5,
         tools=[tool],
         tool_choice={"type": "function", "name": "f"},
         text={"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}},
         speculation={"mode": "exact"},
+        seed=-1,
+        top_k=-1,
         store=False,
         include=["reasoning.encrypted_content"],
     )
-    del tool["type"]
-    assert found == {
-        "model": "m",
-        "messages": [{"role": "user", "content": "hi"}],
-        "max_completion_tokens": 5,
-        "tools": [{"type": "function", "function": tool}],
-        "tool_choice": {"type": "function", "function": {"name": "f"}},
-        "response_format": {
-            "type": "json_schema",
-            "json_schema": {"name": "n", "schema": {"type": "object"}, "strict": None},
-        },
-        "speculation": {"mode": "exact"},
-    }
+    options, tools = chat_options(found), asked_tools(found)
+    assert (options.model, options.max_completion_tokens) == ("m", 5)
+    assert options.grammar == Grammar(GrammarKind.JSON_SCHEMA, '{"type": "object"}')
+    assert options.speculation is not None and options.speculation.params.mode is Mode.EXACT
+    assert options.sampling(SamplingParams()) == SamplingParams(seed=2**64 - 1)
+    assert (tools.choice, tools.named) == ("required", "f")
+    assert [each.name for each in tools.functions] == ["f"] and tools.functions[0].strict
 
 
 PARTS = st.one_of(
