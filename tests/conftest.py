@@ -2,7 +2,6 @@
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -23,16 +22,10 @@ for _number, _handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signa
 # NOTE: Ray reads its token once per process, at its first import, in whichever test that happens.
 prepare_environment()
 
-_MARKS = ("slow", "real", "tools", "vllm")
-"""The marks of `pyproject.toml`."""
 
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Skip the files that do not contain the mark which `-m` requires: to import all takes many seconds."""
-    words = config.option.markexpr.split()
-    if not words or words[0] not in _MARKS or "or" in words or collection_path.suffix != ".py":
-        return None
-    return words[0] not in collection_path.read_text("utf-8") or None
+def pytest_xdist_auto_num_workers() -> int:
+    """Return one more than there are CPUs: tests of whole systems wait much of the time."""
+    return min(8, os.cpu_count() or 1) + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -89,7 +89,6 @@ def test_ray_clusters_keep_to_the_fields_that_kuberay_knows(example: Path) -> No
         jsonschema.validate(cluster, OWN_SCHEMA)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not CRDS, reason="KUBERAY_CRD_DIR names no folder with KubeRay's own schemas")
 @each_example
 def test_kuberays_own_schema_takes_ray_clusters(example: Path) -> None:

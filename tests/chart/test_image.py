@@ -142,7 +142,6 @@ def run_slim(app: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, cwd=app, env=environment, capture_output=True, text=True)
 
 
-@pytest.mark.slow
 def test_the_pods_that_may_have_the_slim_image_run_on_it(app: Path, tmp_path: Path) -> None:
     router = ("router", "demo/deployment.yaml", "--port", "0", "--http-port", "0", "--start-timeout-s", "1")
     done = run_slim(app, *router, "--registry", "127.0.0.1:1")

@@ -19,7 +19,7 @@ from fly.types import FinishReason, Mode
 from flyserve import AsyncClient, Coupling, DraftLength, SamplingParams, SpeculationParams
 from tests.contract.grammar_rig import PERSON, Replica, of_regex, of_schema, serving_pair
 
-pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PROMPT = "Q: Tom has 3 apples and eats 1. How many are left?\n"
 GREEDY = SamplingParams()

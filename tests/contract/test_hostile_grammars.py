@@ -13,8 +13,6 @@ from flyserve import AsyncClient, Response
 from tests.contract.grammar_rig import of_lark, of_regex, of_schema, serving_pair
 from tests.support.loop_monitor import assert_short_pieces
 
-pytestmark = pytest.mark.slow
-
 CLIENTS = 32
 PROMPT = "Q: Tom has 3 apples and eats 1. How many are left?\n"
 

@@ -79,9 +79,7 @@ async def test_a_long_prompt_is_scored_in_short_pieces(
 
 
 @pytest.mark.parametrize("sub_drafter", ["ngram", "suffix"])
-@pytest.mark.parametrize(
-    ("length", "num_choices"), [(32_000, 4), pytest.param(130_000, 1, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("length", "num_choices"), [(32_000, 4), (130_000, 1)])
 async def test_no_piece_of_work_on_a_loop_is_long(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, length: int, num_choices: int, sub_drafter: str
 ) -> None:

@@ -177,8 +177,7 @@ async def test_an_error_of_the_request_is_reported_by_the_first_target(
     assert_kept(caplog)
 
 
-@pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
-async def test_deadlines_eject_nothing(model: Path, caplog: pytest.LogCaptureFixture, count: int) -> None:
+async def test_deadlines_eject_nothing(model: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def hangs(number: int) -> None:
         await asyncio.Event().wait()
 
@@ -186,7 +185,7 @@ async def test_deadlines_eject_nothing(model: Path, caplog: pytest.LogCaptureFix
     for target in targets:
         target.script = hangs
     async with running(model, targets) as rig:
-        for _ in range(count // 200):
+        for _ in range(5):
             found = await outcomes(rig, *(make_request(PLAIN) for _ in range(200)), timeout_s=0.25)
             assert found == {STATUS.DEADLINE_EXCEEDED: 200}
     assert_kept(caplog)

@@ -124,7 +124,6 @@ async def test_a_replica_that_answers_streams_but_no_probe_is_kept(model: Path) 
     assert target.num_probes > 2 and response.statistics.replays == 0
 
 
-@pytest.mark.slow
 async def test_a_stopped_process_is_replaced_in_the_middle_of_a_stream(model: Path) -> None:
     simulated = f"{{vocab_size: {VOCAB_SIZE}, response_tokens: [2000, 2000], base_s: 0.01}}"
     flags = ("services.target", "--simulated", simulated)

@@ -239,7 +239,6 @@ def _may_unshare() -> None:
         pytest.skip(f"no process can be process 1 here: {done.stderr.strip()}")
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("_may_unshare")
 async def test_process_1_ends_whatever_it_waits_for(tmp_path: Path) -> None:
     async with asyncio.TaskGroup() as group:
@@ -333,7 +332,6 @@ def test_a_closed_terminal_ends_no_process_that_ignores_it(
     assert process.wait(HANG_S) == 0
 
 
-@pytest.mark.slow
 def test_followers_end_with_a_leader_that_waits_for_them(
     program: Callable[..., subprocess.Popen[str]],
 ) -> None:

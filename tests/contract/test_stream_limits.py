@@ -126,7 +126,6 @@ async def test_a_client_that_reads_its_first_answer_after_the_deadline_gets_an_e
             assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
-@pytest.mark.slow
 async def test_ten_thousand_streams_without_a_step_open_no_sequence(
     channel: grpc.aio.Channel, engine: ClockEngine
 ) -> None:

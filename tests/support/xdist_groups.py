@@ -3,12 +3,13 @@
 from xdist.scheduler import LoadScopeScheduling
 
 _SHARED = {
-    "ray": ("tests/system/ray/", "tests/system/pair/test_bench_command.py"),
-    "e2e": ("tests/system/pair/",),
+    "ray": ("tests/system/ray/", "tests/nightly/ray/"),
+    "pair": ("tests/system/pair/", "tests/nightly/pair/"),
 }
-"""Tests with Ray must not run at the same time; e2e tests share fixtures. Any other file is its own group."""
-_FIRST = [*_SHARED, "tests/unit/fly/test_draft_length_goodput.py"]
-"""Groups that take longest start first, so that no worker ends long after the others."""
+"""Two tests with Ray must not run at the same time; tests with the pair share a deployment, and start first.
+
+Any other file is its own group.
+"""
 
 
 class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
@@ -28,6 +29,6 @@ def group_of(nodeid: str) -> str:
 
 
 def rank(nodeid: str) -> int:
-    """Return the rank of a test's group; groups not listed in `_FIRST` share the last."""
+    """Return the rank of a test's group: those that take longest run first."""
     group = group_of(nodeid)
-    return _FIRST.index(group) if group in _FIRST else len(_FIRST)
+    return [*_SHARED, group].index(group)

@@ -9,7 +9,7 @@ from flyserve import Client
 from tests.nightly.real.prompts import PROMPTS
 from tests.nightly.real.real_rig import MODEL_NAME, Reference, chat, served_ids
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.timeout(3600)
 
 MAX_NEW_TOKENS = 48
 CONCURRENCY = 4

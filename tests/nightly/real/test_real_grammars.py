@@ -12,7 +12,7 @@ from fly.types import Mode
 from flyserve import Client, DraftLength, Grammar, GrammarKind, SpeculationParams
 from tests.nightly.real.real_rig import MODEL_NAME
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.timeout(3600)
 
 CONCURRENCY = 4
 

@@ -16,7 +16,7 @@ from orchestration.deployment.one_line import OneLine, deployment_content, one_l
 from orchestration.local.runner import LocalDeployment
 from tests.nightly.real.real_rig import Reference
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.timeout(3600)
 
 WAYS = ("auto", "text", "intersection")
 MAX_NEW_TOKENS = 48

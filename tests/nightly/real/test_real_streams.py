@@ -9,7 +9,7 @@ from flyserve import Client
 from tests.nightly.real.prompts import PROMPTS
 from tests.nightly.real.real_rig import MODEL_NAME, Reference, chat, served_ids
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.timeout(3600)
 
 REPETITIVE = {
     "emoji": "😀🚀🌍🎉😀🚀🌍🎉😀🚀🌍🎉😀🚀🌍",

@@ -14,7 +14,7 @@ from services.drafter.vocabulary.mapping import VocabularyMap
 from tests.nightly.real.prompts import PROMPTS
 from tests.support.mapped_streams import assert_drafts_continue, assert_updates_keep_bytes, texts_of
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.timeout(3600)
 
 EXAMPLES = int(os.environ.get("FLYSERVE_VOCABULARY_TEXTS", "200"))
 properties = settings(max_examples=EXAMPLES, deadline=None)

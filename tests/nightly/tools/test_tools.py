@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.processes import ROOT, TARGET_MODEL, Deployment, demo_deployment, service
 
-pytestmark = [pytest.mark.tools, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
 """Environment of lm-eval and LiteLLM; AIPerf takes no local folder in offline mode."""

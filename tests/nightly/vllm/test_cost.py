@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.support.processes import ROOT
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 BLOCK, DRAFT, VOCAB_SIZE = 32, 15, 640
 

@@ -20,7 +20,7 @@ from tests.support.comparison import (
 )
 from tests.support.processes import Deployment
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 
 MOST_TAU_DIFFERENCE = 0.01
 PLAIN = SpeculationParams(mode=Mode.PLAIN)

@@ -6,8 +6,6 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
-pytestmark = pytest.mark.slow
-
 Call = Callable[..., Any]
 
 _PARSE = """async (pieces) => {

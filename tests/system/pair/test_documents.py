@@ -14,8 +14,6 @@ from orchestration.deployment.file import Deployment as DeploymentFile
 from tests.support.documents import Snippet, commands, snippets
 from tests.support.processes import ROOT, Deployment
 
-pytestmark = pytest.mark.slow
-
 TRIED = [snippet for snippet in snippets() if snippet.reason is None]
 RUN = [snippet for snippet in TRIED if snippet.language != "yaml"]
 CONFIGURATIONS = [snippet for snippet in TRIED if snippet.language == "yaml"]

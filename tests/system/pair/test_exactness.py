@@ -19,8 +19,6 @@ from tests.support.comparison import (
 from tests.support.official_loop import Greedy, official_response
 from tests.support.processes import DRAFTER_MODEL, Deployment
 
-pytestmark = pytest.mark.slow
-
 
 def test_exact_speculation_equals_plain_decoding(
     deployment: Deployment, problems: list[Task], target: LlamaForCausalLM

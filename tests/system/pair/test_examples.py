@@ -4,11 +4,7 @@ import json
 import subprocess
 import sys
 
-import pytest
-
 from tests.support.processes import ROOT, Deployment
-
-pytestmark = pytest.mark.slow
 
 ANSWER = "Answer: 35"
 

@@ -4,13 +4,10 @@ import json
 import re
 import shlex
 
-import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from demo.tasks import Task
 from tests.support.playground import WATCH, WIDE, generate, is_done, ready, style
-
-pytestmark = pytest.mark.slow
 
 _STOP_AT_FIRST_TOKEN = """() => {
   const stop = () => document.getElementById("stop").click();

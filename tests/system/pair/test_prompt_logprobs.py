@@ -13,8 +13,6 @@ from fly.types import Mode
 from flyserve import Client, SpeculationParams
 from tests.support.processes import TARGET_MODEL, Deployment
 
-pytestmark = pytest.mark.slow
-
 TOLERANCE = 2e-3
 """Kernels of some CPUs, transformers' own too, are 1e-3 from exact arithmetic at one of 900 tokens."""
 

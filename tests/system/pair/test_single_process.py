@@ -22,8 +22,6 @@ from tests.support.comparison import PlainResponses, responses
 from tests.support.leftovers import MarkedCommand
 from tests.support.processes import DRAFTER_MODEL, ROOT, TARGET_MODEL
 
-pytestmark = pytest.mark.slow
-
 
 @dataclass(frozen=True)
 class Single:

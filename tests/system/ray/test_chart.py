@@ -21,7 +21,7 @@ from orchestration.local.local_ray import prepare_environment, temporary_folder
 from tests.chart.charts import CPU_DEMO, SECRETS, SECURED, Manifest, fill, one, pod_templates, rendered
 from tests.support.secret_mounts import MountedSecrets
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 HEAD = "demo-flyserve-head-blue"
 LOCAL = {

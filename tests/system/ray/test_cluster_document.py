@@ -17,7 +17,7 @@ from tests.support.documents import snippets
 from tests.support.leftovers import MarkedCommand
 from tests.support.processes import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 BIN = Path(sys.executable).parent
 PROMPT = "Karl has 7 books. Now Karl loses 3 books. How many books does Karl have now?\n"

@@ -170,7 +170,6 @@ def test_vllm_is_named_by_its_interpreter(tmp_path: Path) -> None:
         vllm_python({"VLLM_PYTHON": f"{tmp_path}/none"})
 
 
-@pytest.mark.slow
 def test_a_vllm_that_cannot_start_is_reported_with_its_last_words(tmp_path: Path) -> None:
     with (
         pytest.raises(

@@ -22,7 +22,6 @@ from benchmarks.scenarios.structured import (
     draw_response,
     large_tokenizer,
     make_report,
-    measure_masks,
 )
 from router.requests.grammars import library_form
 from services.common.grammars.follower import GrammarFollower
@@ -50,10 +49,3 @@ def test_the_report_compares_both_parts(tmp_path: Path, context: Context) -> Non
     assert "| free drafts | 100 | 1.50x | 1.50 to 1.50 | 5.00 | 0.40 | 75% |" in page
     goals = json.loads((tmp_path / "structured.json").read_text("utf-8"))["goals"]
     assert [(goal["limit"], goal["is_least"]) for goal in goals] == [(1.05, False), (1.3, True)]
-
-
-@pytest.mark.slow
-def test_masks_are_measured_beside_none(context: Context) -> None:
-    found = measure_masks(Plan(repeat=1), context, 2)
-    assert {name: len(values) for name, values in found.items()} == {MASKED: 1, UNMASKED: 1}
-    assert min(*found[MASKED], *found[UNMASKED]) > 0.02

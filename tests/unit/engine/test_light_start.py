@@ -6,8 +6,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from tests.support.processes import ROOT
 from tests.support.tiny_models import ARCHITECTURES
 
@@ -35,7 +33,6 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.slow
 def test_every_model_loads_without_the_compiler_which_works_afterwards(
     model_folder: Callable[[str], Path],
 ) -> None:

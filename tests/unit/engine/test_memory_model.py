@@ -260,13 +260,3 @@ def test_no_sequence_leaks_memory_or_reads_that_of_another(
     kv_cache: type[Any], seed: int, places: int, kv_tokens: int, batch_tokens: int
 ) -> None:
     live(seed, kv_cache(kv_tokens, places), batch_tokens)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kv_cache", KV_CACHES)
-@given(SEEDS, PLACES, KV_TOKENS, BATCH_TOKENS)
-@settings(max_examples=40, deadline=None)
-def test_four_thousand_sequences(
-    kv_cache: type[Any], seed: int, places: int, kv_tokens: int, batch_tokens: int
-) -> None:
-    live(seed, kv_cache(kv_tokens, places), batch_tokens)

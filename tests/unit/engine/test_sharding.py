@@ -24,8 +24,6 @@ from services.engine.sharding.leader import LeaderRunner, lead
 from services.engine.thread_engine import ThreadEngine
 from services.target.config import TargetConfig
 
-pytestmark = pytest.mark.slow
-
 FolderMaker = Callable[[str], Path]
 SHARDING = Sharding(shards=2, group_timeout_s=3.0, group_start_timeout_s=60.0)
 TIMEOUTS = 3

@@ -1,0 +1,17 @@
+"""The scenario `structured` measures forwards with and without masks."""
+
+import io
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.harness.command import Context, Parts
+from benchmarks.harness.machine import this_machine
+from benchmarks.scenarios.structured import MASKED, UNMASKED, Plan, measure_masks
+
+
+def test_masks_are_measured_beside_none(tmp_path: Path) -> None:
+    context = Context(this_machine(), Parts(tmp_path, "", False), Console(file=io.StringIO()))
+    found = measure_masks(Plan(repeat=1), context, 2)
+    assert {name: len(values) for name, values in found.items()} == {MASKED: 1, UNMASKED: 1}
+    assert min(*found[MASKED], *found[UNMASKED]) > 0.02

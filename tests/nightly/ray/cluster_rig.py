@@ -1,0 +1,230 @@
+"""Three nodes on this machine, a deployment of simulated engines on them, a router, and load."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from fly.messages import Role
+from fly.types import Mode
+from flyserve import Client, SpeculationParams
+from orchestration.control.status import DeploymentStatus, ReplicaState, ReplicaStatus
+from orchestration.deployment.file import Deployment
+from orchestration.deployment.plan import ACTORS
+from orchestration.local.local_ray import prepare_environment, temporary_folder
+from orchestration.ray.controller_client import create_controller, get_result, stop_controller
+from services.common.config import parse
+from tests.contract.fakes import VOCAB_SIZE, save_tokenizer
+from tests.support.processes import ROOT
+
+FOLDER = ROOT / "tests" / "support" / "ray_actors"
+NUM_STREAMS = 16
+NEW_TOKENS = 96
+PROMPTS = [f"prompt {index}" for index in range(NUM_STREAMS)]
+SIMULATED = {Role.TARGET: "standins:SimulatedTarget", Role.DRAFTER: "standins:SimulatedDrafter"}
+_SYSTEM = {
+    "health_check_initial_delay_ms": 3000,
+    "health_check_period_ms": 500,
+    "health_check_failure_threshold": 4,
+}
+"""Ray detects a lost node after 2 s instead of up to 15 s."""
+
+
+class Nodes:
+    """The cluster's nodes; the head runs the controller and this process."""
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster = cluster
+
+    @property
+    def address(self) -> str:
+        return str(self._cluster.address)
+
+    def kill(self, id: str) -> None:
+        """Kill a node's processes."""
+        (node,) = [node for node in self._cluster.worker_nodes if node.unique_id == id or node.node_id == id]
+        self._cluster.remove_node(node, allow_graceful=False)
+
+    @contextmanager
+    def gcs_suspended(self) -> Iterator[None]:
+        """Suspend Ray's GCS during the block."""
+        (gcs,) = (p for p in psutil.Process().children(recursive=True) if p.name() == "gcs_server")
+        gcs.suspend()
+        try:
+            yield
+        finally:
+            gcs.resume()
+
+    def add(self, num_gpus: int = 0) -> str:
+        return str(self._cluster.add_node(num_cpus=4, num_gpus=num_gpus).node_id)
+
+
+@contextmanager
+def three_nodes() -> Iterator[Nodes]:
+    """Start a head and two workers of 4 logical CPUs each, with token authentication."""
+    prepare_environment()
+    import ray
+    from ray.cluster_utils import Cluster
+
+    with temporary_folder() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", str(folder))
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(FOLDER), os.environ["PYTHONPATH"]]))
+        (folder / "ray").mkdir()
+        head = {"num_cpus": 4, "include_dashboard": False, "_system_config": _SYSTEM}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        try:
+            for _ in range(2):
+                cluster.add_node(num_cpus=4)
+            ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
+            yield Nodes(cluster)
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
+
+
+def model(folder: Path, name: str, **parameters: Any) -> str:
+    """Create the folder of a simulated model; return its path."""
+    made = folder / name
+    made.mkdir()
+    save_tokenizer(made)
+    shape = {"vocab_size": VOCAB_SIZE, "response_tokens": [400, 500], "base_s": 0.02}
+    (made / "simulated.json").write_text(json.dumps({**shape, **parameters}))
+    return str(made)
+
+
+class Running:
+    """A deployment and its controller."""
+
+    def __init__(self, name: str, actors: dict[Role, str], port: int = 0) -> None:
+        self.name = name
+        data = {"name": name, "target": {"model": "/applied/later"}, "controller": {"port": port}}
+        deployment = parse(Deployment, data, "test")
+        self.handle = create_controller(deployment, "127.0.0.1", {**ACTORS, **actors})
+
+    @property
+    def registry(self) -> str:
+        return str(get_result(self.handle.address.remote(), 30))
+
+    def apply(self, source: str = "test.yaml", **tiers: Any) -> Any:
+        data = {"name": self.name, "rollout": {"drain_s": 20}, **tiers}
+        deployment = parse(Deployment, data, "test")
+        return get_result(self.handle.apply.remote(deployment.model_dump_json(), source, False), 30)
+
+    def status(self) -> DeploymentStatus:
+        status: DeploymentStatus = get_result(self.handle.status.remote(), 30)
+        return status
+
+    def rows(self) -> dict[str, ReplicaStatus]:
+        return {row.replica: row for row in self.status().replicas}
+
+    def until(self, condition: Callable[[Sequence[ReplicaStatus]], bool], within_s: float = 120.0) -> float:
+        """Return the seconds until the condition is true; retry while the controller is being restarted."""
+        from fly.errors import NotReady
+
+        begin = time.monotonic()
+        rows: Sequence[ReplicaStatus] = ()
+        while (waited_s := time.monotonic() - begin) < within_s:
+            try:
+                rows = self.status().replicas
+            except NotReady:
+                continue
+            if condition(rows):
+                return waited_s
+            time.sleep(0.05)
+        raise AssertionError(
+            f"not in {within_s} s: {[(r.replica, r.generation, r.state, r.detail) for r in rows]}"
+        )
+
+    def until_complete(self, within_s: float = 120.0) -> float:
+        """Return the seconds until every desired replica is ready and no other exists."""
+
+        def is_complete(rows: Sequence[ReplicaStatus]) -> bool:
+            return bool(rows) and all(row.state is ReplicaState.READY and row.is_current for row in rows)
+
+        return self.until(is_complete, within_s)
+
+    def until_number(self, targets: int, drafters: int) -> float:
+        """Return the seconds until these numbers are ready and no other replica exists."""
+
+        def are_ready(rows: Sequence[ReplicaStatus]) -> bool:
+            roles = [row.role for row in rows if row.state is ReplicaState.READY]
+            counts = (roles.count(Role.TARGET), roles.count(Role.DRAFTER))
+            return counts == (targets, drafters) and len(rows) == targets + drafters
+
+        return self.until(are_ready, within_s=60)
+
+    def down(self) -> None:
+        stop_controller(self.handle, 0.0, 30.0)
+
+
+class Load:
+    """Exact streams, one after the other, on each of several threads.
+
+    Attributes:
+        num_replays: Replays of streams to a replica, for example after another replica was lost.
+    """
+
+    def __init__(self, *addresses: str) -> None:
+        self._client = Client(addresses)
+        self._pool = ThreadPoolExecutor(NUM_STREAMS)
+        self._is_over = False
+        self.num_replays = 0
+
+    def generate(self, prompt: str) -> tuple[int, ...]:
+        exact = SpeculationParams(mode=Mode.EXACT)
+        response = self._client.generate(prompt, NEW_TOKENS, speculation=exact)
+        self.num_replays += response.statistics.replays
+        return tuple(token.id for token in response.tokens)
+
+    def answers(self) -> dict[str, tuple[int, ...]]:
+        """Return the tokens of every prompt."""
+        return dict(zip(PROMPTS, self._pool.map(self.generate, PROMPTS), strict=True))
+
+    @contextmanager
+    def running(self, prompts: Sequence[str] = PROMPTS) -> Iterator[list[tuple[str, tuple[int, ...]]]]:
+        """Generate during the block; yield a list that is complete at its end, where failed streams raise."""
+        answered: list[tuple[str, tuple[int, ...]]] = []
+        self._is_over = False
+
+        def work(prompt: str) -> None:
+            while not self._is_over:
+                answered.append((prompt, self.generate(prompt)))
+
+        workers = [self._pool.submit(work, prompt) for prompt in prompts]
+        try:
+            yield answered
+        finally:
+            self._is_over = True
+            for worker in workers:
+                worker.result(60)
+
+    def close(self) -> None:
+        self._pool.shutdown()
+        self._client.close()
+
+
+def process_of(name: str) -> psutil.Process:
+    """Return the process of an actor class, found by the title that Ray sets."""
+    (found,) = [
+        process
+        for process in psutil.Process().children(recursive=True)
+        if any(part.startswith(f"ray::{name}") for part in process.cmdline())
+    ]
+    return found
+
+
+def listener_at(address: str) -> psutil.Process:
+    """Return the process of this machine that listens at `address`."""
+    port = int(address.rpartition(":")[2])
+    for process in psutil.Process().children(recursive=True):
+        for connection in process.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
+                return process
+    raise AssertionError(f"nothing listens at {address}")
