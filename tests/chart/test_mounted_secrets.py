@@ -105,10 +105,10 @@ async def test_what_is_mounted_is_what_every_process_starts_with(
             await drafted(router, tmp_path, "flyserve-nobody")
         async with AsyncClient(f"localhost:{router.port}", retries=0) as plain:
             with pytest.raises(NotReady):
-                await plain.info(5.0)
+                await plain.info(240.0)
         async with open_channel(f"127.0.0.1:{router.health_port}") as channel:
             probe = HealthStub(channel).Check(
-                health_pb2.HealthCheckRequest(service="flyserve.v1.Generation"), timeout=5
+                health_pb2.HealthCheckRequest(service="flyserve.v1.Generation"), timeout=240
             )
             assert (await probe).status == health_pb2.HealthCheckResponse.SERVING
 
@@ -129,7 +129,7 @@ async def test_secrets_that_change_are_followed_without_a_restart(
         former = grpc.ssl_channel_credentials(old_ca)
         async with grpc.aio.secure_channel(f"localhost:{router.port}", former) as channel:
             with pytest.raises(grpc.aio.AioRpcError) as rejected:
-                await HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
+                await HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=240)
         assert rejected.value.code() is grpc.StatusCode.UNAVAILABLE
 
 

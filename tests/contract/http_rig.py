@@ -92,7 +92,7 @@ async def serving_http(
     async with running(save_tokenizer(folder, markers=markers), [target], [drafter], **config) as rig:
         url = rig.addresses[1]
         async with (
-            AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60) as openai,
-            httpx2.AsyncClient(base_url=url, timeout=60) as http,
+            AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=240) as openai,
+            httpx2.AsyncClient(base_url=url, timeout=240) as http,
         ):
             yield HttpRig(rig, openai, http, target, drafter)

@@ -38,13 +38,13 @@ class Rig:
     async def choices(
         self, mode: int, max_new_tokens: int = 60, **fields: Any
     ) -> tuple[list[pb.Choice], pb.GenerateResponse]:
-        response = await self.stub.Generate(make_request(mode, max_new_tokens, **fields), timeout=60)
+        response = await self.stub.Generate(make_request(mode, max_new_tokens, **fields), timeout=240)
         return list(response.choices), response
 
     async def rejection(self, **fields: Any) -> grpc.aio.AioRpcError:
         """Return the error of this request."""
         try:
-            await self.stub.Generate(pb.GenerateRequest(**fields), timeout=60)
+            await self.stub.Generate(pb.GenerateRequest(**fields), timeout=240)
         except grpc.aio.AioRpcError as error:
             return error
         raise AssertionError("the request was not rejected")

@@ -55,7 +55,7 @@ class TelemetryRig(Rig):
 
 
 def fetch(address: str) -> str:
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as response:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=240) as response:
         return str(response.read().decode())
 
 

@@ -271,11 +271,11 @@ async def test_leaving_a_stream_cancels_it(tmp_path: Path) -> None:
             async with client.stream(PROMPT, 400, speculation=PLAIN) as stream:
                 async for _ in stream:
                     break
-            await asyncio.wait_for(target.all_closed.wait(), 60)
+            await asyncio.wait_for(target.all_closed.wait(), 240)
             waiting = client.stream(PROMPT, 400, speculation=PLAIN)
             await anext(waiting)
             task = asyncio.create_task(anext(waiting))
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            await asyncio.wait_for(target.all_closed.wait(), 60)
+            await asyncio.wait_for(target.all_closed.wait(), 240)

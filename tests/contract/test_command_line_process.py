@@ -13,7 +13,7 @@ from tests.support.processes import ROOT, ServiceProcess, service
 
 SIMULATED = '{"vocab_size": 304, "response_tokens": [12, 12], "base_s": 0.0}'
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
-TIMEOUT_S = 60
+TIMEOUT_S = 240
 
 
 @pytest.fixture(scope="module")

@@ -92,13 +92,13 @@ async def test_stop_tokens_stop_strings_and_choices(model: Path, interval_s: flo
 async def test_a_stream_has_several_tokens_per_chunk_and_can_be_resumed(model: Path) -> None:
     async with serving(model, drafter(), stream_interval_s=INTERVAL_S) as rig:
         request = make_request(DRAFT, 40)
-        chunks = [chunk async for chunk in rig.stub.GenerateStream(request, timeout=20)]
+        chunks = [chunk async for chunk in rig.stub.GenerateStream(request, timeout=240)]
         origin = pb.Origin(mode=DRAFT, seed=chunks[0].origin.seed, weight_fingerprint="w1", max_new_tokens=40)
         assert chunks[0].origin == origin and len(chunks) < 20
         received = [token.id for chunk in chunks[:3] for token in chunk.tokens]
         choice = pb.ReceivedChoice(token_ids=received)
         request.resume.CopyFrom(pb.Resumption(choices=[choice], weight_fingerprint="w1"))
-        rest = [chunk async for chunk in rig.stub.GenerateStream(request, timeout=20)]
+        rest = [chunk async for chunk in rig.stub.GenerateStream(request, timeout=240)]
     tokens = [[token.id for chunk in part for token in chunk.tokens] for part in (chunks, rest)]
     assert received + tokens[1] == tokens[0]
 
@@ -219,7 +219,7 @@ async def test_a_client_that_leaves_frees_the_drafter(model: Path, ending: str) 
             call.cancel()
         with pytest.raises((grpc.aio.AioRpcError, asyncio.CancelledError)):
             await call
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             await one.all_closed.wait()
     assert ending == "cancel" or 0 < one.openings[0].deadline_ms <= 500
 
@@ -277,7 +277,7 @@ async def test_a_drafter_that_was_lost_is_waited_for(model: Path) -> None:
     async with serving(model, one) as rig:
         await rig.generate(DRAFT, 5)
         await one.host.drain(0.0)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while (error := await rig.rejection(**fields_of(make_request(DRAFT)))).code() is not (
                 grpc.StatusCode.UNAVAILABLE
             ):
@@ -356,7 +356,7 @@ async def http(folder: Path, *drafters: FakeDrafter) -> AsyncIterator[Any]:
     """Yield a function that calls the HTTP API."""
     async with (
         serving(folder, *drafters, http_port=0, model_name=MODEL) as rig,
-        httpx2.AsyncClient(base_url=rig.addresses[1], timeout=20) as client,
+        httpx2.AsyncClient(base_url=rig.addresses[1], timeout=240) as client,
     ):
 
         async def call(method: str, path: str, **body: Any) -> Any:

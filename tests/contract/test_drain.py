@@ -24,7 +24,7 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 # NOTE: gRPC cancels a call that arrives while its server closes; clients treat both as an unavailable server.
 REJECTED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
-PATIENCE_S = 60
+PATIENCE_S = 240
 """Less than any grace period."""
 PROMPT = [20, 21, 22, 23]
 SIMULATED = ("--simulated", "{base_s: 0.001}")

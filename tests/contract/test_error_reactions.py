@@ -28,7 +28,7 @@ from tests.contract.router_rig import EXACT, PLAIN, Rig, ids, make_request, runn
 
 ROOT = Path(__file__).parents[2]
 STATUS = grpc.StatusCode
-EVENT_S = 20
+EVENT_S = 240
 NO_TOKEN = InvalidRequest.of("sampling.logit_bias", "leaves no token to choose at position 9")
 RUBBISH = {FakeTarget: Verification(0, (), ()), FakeDrafter: Draft(0, tuple(range(2, 102)))}
 
@@ -150,7 +150,7 @@ async def check_fail_over(
 
 async def outcome(stub: Any, request: pb.GenerateRequest) -> tuple[STATUS, list[int]]:
     try:
-        return STATUS.OK, ids((await stub.Generate(request, timeout=60)).choices[0])
+        return STATUS.OK, ids((await stub.Generate(request, timeout=240)).choices[0])
     except grpc.aio.AioRpcError as error:
         return error.code(), []
 

@@ -31,9 +31,9 @@ async def test_the_reason_comes_although_the_first_write_was_given_up() -> None:
     try:
         async with open_channel(f"127.0.0.1:{port}") as channel:
             method: Any = channel.unary_stream("/any/method")
-            call = method(b"", timeout=20)
+            call = method(b"", timeout=240)
             with pytest.raises(grpc.aio.AioRpcError, match="the client took nothing"):
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(240):
                     [message async for message in call]
     finally:
         await server.stop(None)

@@ -74,7 +74,7 @@ async def test_a_connection_that_does_not_begin_http2_is_closed(
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", host.port)
         writer.write(sent)
-        await asyncio.wait_for(reader.read(), timeout=20)
+        await asyncio.wait_for(reader.read(), timeout=240)
         writer.close()
     finally:
         await host.drain(0.0)

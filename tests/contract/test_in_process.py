@@ -19,7 +19,7 @@ from tests.contract.fakes import FakeTarget, HashModel
 from tests.support.serving import becomes_true, connected, serving
 
 ADDRESS = "inprocess:tested"
-TIMEOUT_S = 60.0
+TIMEOUT_S = 240.0
 OF_CALLER: ContextVar[str] = ContextVar("of_caller", default="")
 INFO = common_pb2.InfoRequest()
 

@@ -46,7 +46,7 @@ class Queue:
 
     async def holds(self, number: int) -> None:
         """Wait until this number of requests is queued."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while f"flyserve_requests_queued {number:.1f}\n" not in (await self.http.get("/metrics")).text:
                 await asyncio.sleep(0.01)
 
@@ -56,7 +56,7 @@ async def queueing(folder: Path, **config: Any) -> AsyncIterator[Queue]:
     model, target = save_tokenizer(folder), FakeTarget(HashModel())
     async with (
         running(model, [target], max_concurrent=1, http_port=0, model_name="fake", **config) as rig,
-        httpx2.AsyncClient(base_url=rig.addresses[1], timeout=60) as http,
+        httpx2.AsyncClient(base_url=rig.addresses[1], timeout=240) as http,
     ):
         yield Queue(rig, http, target)
 
@@ -86,7 +86,7 @@ async def test_fresh_salts_neither_overtake_nor_displace_what_is_queued(tmp_path
         await queue.holds(5)
         fresh = [asyncio.create_task(queue.by_grpc(f"fresh-{each}", f"{each}")) for each in range(50)]
         await queue.holds(12)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while sum(task.done() for task in fresh) < 50 - 7:
                 await asyncio.sleep(0.01)
         queue.gate.set()

@@ -17,7 +17,7 @@ from protos.flyserve.v1 import generation_pb2 as pb
 from tests.contract.fakes import FakeTarget, HashModel, save_tokenizer
 from tests.contract.router_rig import PLAIN, Rig, ids, make_request, running
 
-LIMIT_S = 60
+LIMIT_S = 240
 POISON = 77
 STATUS = grpc.StatusCode
 

@@ -14,7 +14,7 @@ from tests.contract import fakes
 from tests.contract.fakes import VOCAB_SIZE, FakeDrafter, FakeService, FakeTarget, HashModel, save_tokenizer
 from tests.contract.router_rig import EXACT, FLY, PLAIN, Rig, ids, make_request, running
 
-PATIENCE_S = 60
+PATIENCE_S = 240
 
 
 @pytest.fixture

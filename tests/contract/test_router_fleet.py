@@ -25,7 +25,7 @@ from tests.contract.fakes import FakeDrafter, FakeTarget, HashModel, save_tokeni
 from tests.contract.router_rig import FLY, running
 from tests.support.serving import becomes_true, serving
 
-PATIENCE_S = 60
+PATIENCE_S = 240
 
 
 class FakeRegistry(registry_pb2_grpc.RegistryServicer):

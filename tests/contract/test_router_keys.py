@@ -62,10 +62,10 @@ async def code_of(
     path = f"/{method.containing_service.full_name}/{method.name}"
     try:
         if method.server_streaming:
-            async for _ in channel.unary_stream(path)(request, metadata=metadata, timeout=10):
+            async for _ in channel.unary_stream(path)(request, metadata=metadata, timeout=240):
                 pass
         else:
-            await channel.unary_unary(path)(request, metadata=metadata, timeout=10)
+            await channel.unary_unary(path)(request, metadata=metadata, timeout=240)
     except grpc.aio.AioRpcError as error:
         return error.code()
     return grpc.StatusCode.OK
@@ -88,13 +88,13 @@ async def test_reflection_asks_for_a_key_and_health_does_not(tmp_path: Path) -> 
     async with locked(tmp_path) as router:
         channel = router.rig.rig.channel
         health = channel.unary_unary("/grpc.health.v1.Health/Check")
-        assert await health(b"", timeout=10) == b"\x08\x01"
+        assert await health(b"", timeout=240) == b"\x08\x01"
         path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
         for metadata, code in (
             ((), grpc.StatusCode.UNAUTHENTICATED),
             (router.metadata("bob"), grpc.StatusCode.OK),
         ):
-            call = channel.stream_stream(path)(timeout=10, metadata=metadata)
+            call = channel.stream_stream(path)(timeout=240, metadata=metadata)
             await call.done_writing()
             assert await call.code() is code
 
@@ -140,7 +140,7 @@ async def raw_get(url: str, path: str) -> bytes:
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(f"GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n".encode())
     try:
-        return await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
+        return await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 240)
     finally:
         writer.close()
 
@@ -163,14 +163,14 @@ async def test_keys_share_no_cache_and_have_limits_of_their_own(tmp_path: Path) 
 
         target.script = wait
         request = make_request(PLAIN, 4, cache_salt="same")
-        first = asyncio.ensure_future(stub.Generate(request, metadata=router.metadata("alice"), timeout=20))
-        async with asyncio.timeout(60):
+        first = asyncio.ensure_future(stub.Generate(request, metadata=router.metadata("alice"), timeout=240))
+        async with asyncio.timeout(240):
             await target.stepped.wait()
         with pytest.raises(grpc.aio.AioRpcError) as rejected:
-            await stub.Generate(request, metadata=router.metadata("alice"), timeout=20)
+            await stub.Generate(request, metadata=router.metadata("alice"), timeout=240)
         assert rejected.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert from_rpc_error(rejected.value).retry_after_s > 0  # type: ignore[attr-defined]
-        second = asyncio.ensure_future(stub.Generate(request, metadata=router.metadata("bob"), timeout=20))
+        second = asyncio.ensure_future(stub.Generate(request, metadata=router.metadata("bob"), timeout=240))
         hold.set()
         assert (await first).choices and (await second).choices
         over_http = {"model": MODEL, "prompt": "fox", "max_tokens": 2, "cache_salt": "same"}

@@ -15,7 +15,7 @@ from tests.contract.fakes import FakeDrafter, FakeTarget, HashModel, save_tokeni
 from tests.contract.router_rig import EXACT, PLAIN, Rig, ids, make_request, running
 from tests.contract.scripted import LoggingDrafter, LoggingTarget, ScriptedModel
 
-LIMIT_S = 30
+LIMIT_S = 240
 NO_WAIT = {"draft_patience": 0.0}
 """Every draft is late: it arrives while the target decodes without it, if at all."""
 

@@ -21,7 +21,7 @@ from tests.contract.router_rig import EXACT, PLAIN, ids, make_request
 from tests.support.serving import serving
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 60
+TIMEOUT_S = 240
 
 
 @contextmanager

@@ -27,7 +27,7 @@ async def rig(tmp_path: Path, targets: list[FakeTarget]) -> AsyncIterator[Rig]:
 async def stream(rig: Rig, mode: int = PLAIN, resume: pb.Resumption | None = None, **fields: Any) -> Any:
     """Return the chunks of a response."""
     request = make_request(mode, 30, resume=resume, **fields)
-    return [chunk async for chunk in rig.stub.GenerateStream(request, timeout=20)]
+    return [chunk async for chunk in rig.stub.GenerateStream(request, timeout=240)]
 
 
 def received(chunks: list[pb.GenerateChunk], index: int = 0, **fields: Any) -> pb.ReceivedChoice:
@@ -60,9 +60,9 @@ def tokens_of(chunks: list[pb.GenerateChunk]) -> list[tuple[int, str]]:
 async def test_a_long_response_goes_on_as_well(rig: Rig) -> None:
     stub, ids_only = rig.stub, pb.TokenIds(ids=[*PROMPT, 7])
     whole = make_request(PLAIN, 300, prompt_token_ids=ids_only, sampling={"ignore_eos": True})
-    chunks = [chunk async for chunk in stub.GenerateStream(whole, timeout=20)]
+    chunks = [chunk async for chunk in stub.GenerateStream(whole, timeout=240)]
     whole.resume.choices.append(received(chunks[:280]))
-    rest = [chunk async for chunk in stub.GenerateStream(whole, timeout=20)]
+    rest = [chunk async for chunk in stub.GenerateStream(whole, timeout=240)]
     assert tokens_of(rest) == tokens_of(chunks[280:]) and len(rest) == 20
 
 
@@ -88,7 +88,8 @@ async def test_every_choice_goes_on_by_itself(rig: Rig) -> None:
 @pytest.mark.parametrize("n", [1, 2])
 async def test_a_whole_response_has_only_the_choices_that_go_on(rig: Rig, n: int) -> None:
     request = make_request(PLAIN, 5, n=n, resume=pb.Resumption(choices=[pb.ReceivedChoice(is_finished=True)]))
-    assert [choice.index for choice in (await rig.stub.Generate(request, timeout=20)).choices] == [1][: n - 1]
+    response = await rig.stub.Generate(request, timeout=240)
+    assert [choice.index for choice in response.choices] == [1][: n - 1]
 
 
 async def test_the_first_chunk_says_what_a_response_comes_of(rig: Rig) -> None:

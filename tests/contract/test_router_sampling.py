@@ -142,7 +142,7 @@ async def test_choices_run_side_by_side_and_take_a_slot_each(stage: Stage) -> No
         most = max(most, stage.target.num_open)
         if stage.target.num_open == 2:
             all_open.set()
-        await asyncio.wait_for(all_open.wait(), 60)
+        await asyncio.wait_for(all_open.wait(), 240)
 
     stage.target.script = script
     choices, _ = await stage.rig.choices(PLAIN, 5, n=4, sampling=SAMPLING(**HOT))
@@ -169,16 +169,16 @@ async def test_a_choice_that_fails_ends_the_request_and_its_other_choices(stage:
     stage.target.script = script
     request = make_request(PLAIN, 400, n=3, sampling=SAMPLING(**HOT))
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await asyncio.wait_for(stage.rig.stub.Generate(request), 60)
+        await asyncio.wait_for(stage.rig.stub.Generate(request), 240)
     assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(240.0):
         await stage.drafter.all_closed.wait() if stage.drafter.num_open else None
 
 
 async def test_leaving_a_stream_of_choices_ends_them_all(stage: Stage) -> None:
     call = stage.rig.stub.GenerateStream(make_request(EXACT, 400, n=4, sampling=SAMPLING(**HOT)))
     await call.read()
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(240.0):
         await stage.drafter.stepped.wait()
         call.cancel()
         await stage.target.all_closed.wait()

@@ -19,7 +19,7 @@ from tests.support.processes import service
 from tests.support.proxy import Proxy, proxied
 from tests.support.serving import connected, serving
 
-PATIENCE_S = 60
+PATIENCE_S = 240
 PROBING = {"probe_interval_s": 0.1, "probe_timeout_s": 0.3}
 
 

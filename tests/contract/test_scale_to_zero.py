@@ -21,7 +21,7 @@ from tests.contract.fakes import FakeTarget, HashModel, save_tokenizer
 from tests.contract.router_rig import PLAIN, Rig
 from tests.support.serving import becomes_true, connected, serving
 
-PATIENCE_S = 60
+PATIENCE_S = 240
 
 
 @asynccontextmanager

@@ -24,7 +24,7 @@ from tests.contract.fakes import FakeTarget, HashModel
 from tests.support.serving import TRANSPORTS, becomes_true, connected, serving
 
 PROMPT = [20, 21, 22, 23]
-TIMEOUT_S = 60.0
+TIMEOUT_S = 240.0
 OPENING = Open("test", prompt_length=len(PROMPT))
 OPEN = target_pb2.VerifyRequest(open=common_pb2.Open(prompt_length=4))
 CLOSE = target_pb2.VerifyRequest(close=common_pb2.Close())

@@ -132,7 +132,7 @@ async def test_the_state_of_a_stream_is_freed_however_it_ends(
         await call.done_writing()
     else:
         await call.write(target_pb2.VerifyRequest(close=common_pb2.Close()))
-    assert await becomes_true(lambda: engine.load().sequences == 0, within_s=10.0)
+    assert await becomes_true(lambda: engine.load().sequences == 0, within_s=240.0)
     assert engine.load().kv_used == 0
 
 
@@ -289,6 +289,6 @@ async def test_a_stream_that_is_cancelled_while_it_waits_for_memory_is_freed(
     await second.write(step_of(2, 2000, [30] * 300, prompts[1]))
     await kinds(second, "queued")
     second.cancel()
-    assert await becomes_true(lambda: engine.load().queued == 0, within_s=10.0)
+    assert await becomes_true(lambda: engine.load().queued == 0, within_s=240.0)
     first.cancel()
-    assert await becomes_true(lambda: engine.load().kv_used == 0, within_s=10.0)
+    assert await becomes_true(lambda: engine.load().kv_used == 0, within_s=240.0)

@@ -123,16 +123,16 @@ async def test_failed_requests_are_counted_by_the_kind_of_error(model: Path) -> 
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        with pytest.raises(grpc.aio.AioRpcError):
-            await rig.stub.Generate(make_request(PLAIN, 60), timeout=2.0)
-        # NOTE: the router may count a request a moment after its client has seen the end.
         router = await rig.scrape("router")
+        # NOTE: a busy router may not begin a request before its deadline, and counts one after its client's error.
         while sum(plain_outcomes(router).values()) < 2 or router("flyserve_requests_active"):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await rig.stub.Generate(make_request(PLAIN, 60), timeout=1.0)
             router = await rig.scrape("router")
     assert router("flyserve_requests_total", mode="unknown", outcome="invalid_request") == 1
     ended = plain_outcomes(router)
     assert ended.pop("ok") == 0
-    assert sum(ended.values()) == 2 and ended.keys() <= {"cancelled", "deadline_exceeded"}
+    assert sum(ended.values()) >= 2 and ended.keys() <= {"cancelled", "deadline_exceeded"}
 
 
 async def test_metrics_are_served_on_loopback_until_the_process_ends(model: Path) -> None:
@@ -159,7 +159,7 @@ async def test_a_replacement_serves_its_metrics_once_the_port_is_free() -> None:
     second.start("127.0.0.1")
     assert not second.metrics_address
     await first.close()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while not second.metrics_address:
             await asyncio.sleep(0.01)
     assert 'replica="second"' in await asyncio.to_thread(fetch, second.metrics_address)

@@ -178,7 +178,7 @@ async def test_a_client_over_http_may_send_its_trace(model: Path) -> None:
         async with running_with_telemetry(model, tracing(receiver, ratio=0.0), http_port=0) as rig:
             url = rig.hosts["router"].addresses[1]
             body = {"model": model.name, "prompt": [40, 41], "max_tokens": 4, "temperature": 0}
-            async with httpx2.AsyncClient(base_url=url, timeout=20, headers=headers) as http:
+            async with httpx2.AsyncClient(base_url=url, timeout=240, headers=headers) as http:
                 assert (await http.post("/v1/completions", json=body)).status_code == 200
     (root,) = [span for span in receiver.spans if span.name == "generate"]
     assert (root.trace.hex(), root.parent.hex()) == (CLIENT_TRACE, CLIENT_SPAN)

@@ -54,7 +54,7 @@ async def test_a_router_calls_and_serves_with_rotated_files(authority: Authority
         renewed.issue(ROUTER)
         registry.publish((Endpoint(Role.TARGET, "127.0.0.1:1", "target-0"),))
         watch = RegistryEndpointSource(address, clock, caller).watch()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             assert [e.replica for e in (await anext(watch)).endpoints] == ["target-0"]
         await watch.aclose()
 
@@ -88,7 +88,7 @@ async def answer_in_plaintext(url: str) -> bytes:
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(b"GET /health HTTP/1.1\r\nhost: here\r\n\r\n")
     try:
-        return await asyncio.wait_for(reader.read(), 60)
+        return await asyncio.wait_for(reader.read(), 240)
     except ConnectionResetError:
         return b""
     finally:

@@ -21,7 +21,7 @@ _FLAGS = (
 )
 
 # A busy machine may be slow.
-expect.set_options(timeout=60_000)
+expect.set_options(timeout=240_000)
 
 
 def chromium_path() -> str:

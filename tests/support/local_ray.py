@@ -73,7 +73,9 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     flyserve = str(Path(sys.executable).with_name("flyserve"))
     environment = {**os.environ, "TMPDIR": tempfile.gettempdir()}
     environment.pop("RAY_AUTH_TOKEN")
-    return subprocess.run([flyserve, *arguments], env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [flyserve, *arguments], env=environment, capture_output=True, text=True, timeout=240
+    )
 
 
 def pid_listening_at(address: str) -> int:

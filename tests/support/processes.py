@@ -45,7 +45,7 @@ def service(module: str, *flags: str, python: str = sys.executable) -> Iterator[
         finally:
             process.terminate()
             try:
-                process.communicate(timeout=30)
+                process.communicate(timeout=240)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.communicate()

@@ -30,7 +30,7 @@ class TouchyRunner(SimulatedRunner):
 
     def forward(self, batch: Sequence[ForwardInput]) -> list[Scores]:
         self.entered.set()
-        assert self.gate.wait(20)
+        assert self.gate.wait(240)
         self.largest_batch = max(self.largest_batch, len(batch))
         if any(13 in item.tokens for item in batch):
             self.num_failed += 1

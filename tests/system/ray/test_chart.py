@@ -74,7 +74,7 @@ def serving(words: list[str]) -> Iterator[str]:
         yield ready.split()[1]
     finally:
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
 
 
 def generated(manifests: list[Manifest], address: str, **places: str) -> str:
@@ -109,7 +109,7 @@ def test_the_secured_example_serves_with_its_secrets_and_reloads_them(
         assert "books" in generated(manifests, address, **places)
         with grpc.insecure_channel(f"127.0.0.1:{health_port}") as channel:
             probe = health_pb2.HealthCheckRequest(service="flyserve.v1.Generation")
-            answer = HealthStub(channel).Check(probe, timeout=10)
+            answer = HealthStub(channel).Check(probe, timeout=240)
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
         # Replace all of them at once: authority, certificates, token.
         monkeypatch.setenv("FLYSERVE_TOKEN", fill(secrets, tmp_path / "second"))

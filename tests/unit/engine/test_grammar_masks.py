@@ -122,7 +122,7 @@ class SlowGrammar(LocalGrammar):
         self.is_free = threading.Event()
 
     def masks(self, *arguments: Any) -> Iterator[Mask]:
-        assert self.is_free.wait(60)
+        assert self.is_free.wait(240)
         return super().follower().masks(*arguments)
 
     def follower(self) -> Any:
@@ -135,7 +135,7 @@ def test_a_late_mask_delays_its_own_sequence_alone() -> None:
     late, fine = head(logits_of(2), batch)
     assert fine.choices and not fine.error and late.late is not None and not late.choices
     slow.is_free.set()
-    late.late.result(60)
+    late.late.result(240)
     (scores,) = head(logits_of(1), batch[:1])
     assert scores.choices and scores.late is None
 

@@ -21,7 +21,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests
 from flyserve.cli import main
 main()
 """
-TIMEOUT_S = 60.0
+TIMEOUT_S = 240.0
 
 
 class Terminal:
