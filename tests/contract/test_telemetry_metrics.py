@@ -124,7 +124,7 @@ async def test_failed_requests_are_counted_by_the_kind_of_error(model: Path) -> 
         with pytest.raises(asyncio.CancelledError):
             await call
         router = await rig.scrape("router")
-        # NOTE: a busy router may not begin a request before its deadline, and counts one after its client's error.
+        # NOTE: a busy router may not begin a request in time, and counts one after its client has its error.
         while sum(plain_outcomes(router).values()) < 2 or router("flyserve_requests_active"):
             with pytest.raises(grpc.aio.AioRpcError):
                 await rig.stub.Generate(make_request(PLAIN, 60), timeout=1.0)

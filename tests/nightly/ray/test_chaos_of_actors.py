@@ -10,17 +10,13 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-import torch
-from transformers import LlamaForCausalLM
 
-from demo import MODELS
-from demo.tasks import load_tasks
 from fly.errors import NotReady
 from fly.messages import Role
 from flyserve import Client, StreamBroken
@@ -30,14 +26,6 @@ from orchestration.deployment.plan import ACTORS
 from orchestration.local.runner import LocalDeployment, LocalOptions, local_deployment
 from services.common.config import parse
 from tests.nightly.ray.cluster_rig import FOLDER, SIMULATED, model
-from tests.support.comparison import (
-    MAX_NEW_TOKENS,
-    Difference,
-    assert_only_a_tie,
-    differences,
-    gap_after,
-    prompt_ids,
-)
 from tests.support.streams import Streams
 
 CHAOS_S = float(os.environ.get("FLYSERVE_CHAOS_S", "8"))
@@ -172,33 +160,3 @@ def report(streams: Streams, killer: Killer) -> None:
         f" {len(streams.failures)} failed, {len(streams.different)} differ;"
         f" killed within {killer.seconds:.0f} s: {dict(killer.killed)}"
     )
-
-
-def test_8_streams_of_the_shipped_pair() -> None:
-    served = {"dtype": "float32", "kv_tokens": 16_384, "max_sequences": 16}
-    target = {"model": str(MODELS / "target"), "replicas": 2, **served}
-    drafter = {"model": str(MODELS / "drafter"), **served}
-    killer, options = Killer(ACTORS), LocalOptions()
-    with local_deployment(described(target=target, drafter=drafter), lambda _: None, options) as running:
-        prompts = prompt_ids(running.address, load_tasks(8))
-        streams = Streams([running.address], prompts, new_tokens=MAX_NEW_TOKENS)
-        asyncio.run(survive(streams, running, killer))
-    report(streams, killer)
-    assert not streams.failures
-    assert_only_a_tie(rounded(streams, prompts))
-    assert killer.killed.total() == int(CHAOS_S / KILL_EVERY_S)
-    assert streams.num_answered >= 8
-
-
-def rounded(streams: Streams, prompts: Sequence[Sequence[int]]) -> list[Difference]:
-    """Return the differences from the undisturbed responses; a different batch shape rounds differently."""
-    if not streams.different:
-        return []
-    target = LlamaForCausalLM.from_pretrained(MODELS / "target", dtype=torch.float32)
-    numbers, found = zip(*sorted(set(streams.different)), strict=True)
-    expected = [list(streams.expected[number]) for number in numbers]
-
-    def gap(index: int, position: int) -> float:
-        return gap_after(target, [*prompts[numbers[index]], *expected[index][:position]])
-
-    return differences(expected, [list(ids) for ids in found], gap)

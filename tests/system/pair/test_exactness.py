@@ -6,7 +6,7 @@ from transformers import LlamaForCausalLM
 
 from demo.tasks import Task
 from fly.types import Mode
-from flyserve import DraftLength, SpeculationParams
+from flyserve import DraftLength, SamplingParams, SpeculationParams
 from tests.support.comparison import (
     MAX_NEW_TOKENS,
     PlainResponses,
@@ -20,12 +20,13 @@ from tests.support.official_loop import Greedy, official_response
 from tests.support.processes import DRAFTER_MODEL, Deployment
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_exact_speculation_equals_plain_decoding(
-    deployment: Deployment, problems: list[Task], target: LlamaForCausalLM
+    deployment: Deployment, problems: list[Task], target: LlamaForCausalLM, temperature: float
 ) -> None:
-    router = deployment.router.address
-    plain = PlainResponses(router, problems, target)
-    plain.assert_equals(responses(router, problems, SpeculationParams(mode=Mode.EXACT)))
+    router, sampling = deployment.router.address, SamplingParams(temperature=temperature)
+    plain = PlainResponses(router, problems, target, sampling)
+    plain.assert_equals(responses(router, problems, SpeculationParams(mode=Mode.EXACT), sampling))
 
 
 @pytest.mark.timeout(1800)
