@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from fly.messages import Draft, Verification
+from fly.messages import Draft, StepTimes, Verification
 from fly.types import Decision
 
 
@@ -29,7 +29,7 @@ class ArrivedDraft(NamedTuple):
         whole: The draft as it arrived.
         num_confirmed: First tokens of the draft that were decided meanwhile.
         spent_s: Seconds from its request to its arrival.
-        waited_s: Seconds of the round in which nothing happened but the wait for it.
+        waited_s: Seconds of rounds that passed in the wait for it.
     """
 
     draft: Draft
@@ -37,6 +37,11 @@ class ArrivedDraft(NamedTuple):
     num_confirmed: int
     spent_s: float
     waited_s: float = 0.0
+
+    @property
+    def is_dropped(self) -> bool:
+        """True if no token of it is left."""
+        return bool(self.whole.tokens) and not self.draft.tokens
 
 
 class RoundRecord(NamedTuple):
@@ -50,11 +55,12 @@ class RoundRecord(NamedTuple):
         started_s: Reading at the beginning.
         answered_s: Reading at the answer of the model that decided.
         answer_s: Seconds from the request of that answer to it.
+        times: Durations of that step, as the model's service reports them.
+        num_decoded: Tokens that the model decoded by itself, one forward each; 0 if it verified.
         origin: Origin of the draft.
         drafts: Tokens that were verified.
         num_accepted: First ones of them that the sequence keeps, decided or provisional.
         answer: The target's answer; None if no target took part.
-        is_extension: True if the target decoded `answer.choices` by itself, one forward each.
         arrived: Drafts that a drafter returned in the round, in order: several if some did not fit.
         late_s: Seconds of a wait for a draft that did not arrive in time; None if none was late.
         is_missed: True if a draft was wanted, and no drafter was available.
@@ -67,11 +73,12 @@ class RoundRecord(NamedTuple):
     started_s: float
     answered_s: float
     answer_s: float
+    times: StepTimes
+    num_decoded: int = 0
     origin: DraftOrigin = DraftOrigin.NONE
     drafts: tuple[int, ...] = ()
     num_accepted: int = 0
     answer: Verification | None = None
-    is_extension: bool = False
     arrived: Sequence[ArrivedDraft] = ()
     late_s: float | None = None
     is_missed: bool = False
@@ -83,8 +90,8 @@ class RoundRecord(NamedTuple):
 
     @property
     def num_steps(self) -> int:
-        """Forwards of the target, one token each if it decoded by itself."""
-        return len(self.answer.choices) if self.is_extension and self.answer is not None else 1
+        """Forwards of the model that decided."""
+        return self.num_decoded or 1
 
     @property
     def is_open(self) -> bool:
@@ -93,13 +100,26 @@ class RoundRecord(NamedTuple):
 
     @property
     def is_prefill(self) -> bool:
-        """True if the target also computed tokens before the round's, so that its time is not typical."""
-        return self.answer is not None and self.answer.times.prefill_tokens > 0
+        """True if the step also computed tokens before the round's, so that its time is not typical."""
+        return self.times.prefill_tokens > 0
 
     @property
     def forward_s(self) -> float:
-        """Seconds inside the target's forwards; 0 if they are unknown."""
-        return self.answer.times.forward_ns * 1e-9 if self.answer is not None else 0.0
+        """Seconds inside the forwards of the step; 0 if they are unknown."""
+        return self.times.forward_ns * 1e-9
+
+    def seconds(self) -> tuple[float, float, float]:
+        """Return the seconds of the forwards of drafting and of verifying, and of all other waits."""
+        draft_s = verify_s = 0.0
+        wire_s = self.late_s or 0.0
+        for arrived in self.arrived:
+            forward_s = min(arrived.draft.times.forward_ns * 1e-9, arrived.waited_s)
+            draft_s += forward_s
+            wire_s += arrived.waited_s - forward_s
+        if self.answer is not None:
+            verify_s = self.forward_s
+            wire_s += max(0.0, self.answer_s - verify_s)
+        return draft_s, verify_s, wire_s
 
 
 class Learner(Protocol):

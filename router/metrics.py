@@ -12,7 +12,8 @@ from prometheus_client.registry import Collector
 
 from fly.messages import Role
 from fly.response import Statistics
-from fly.types import Decision, FinishReason, Mode, RejectionReason, Verdict
+from fly.round_record import RoundRecord
+from fly.types import FinishReason, Mode, RejectionReason, Verdict
 from services.common.telemetry.buckets import LONG_SECONDS, SECONDS, TOKENS
 
 E = TypeVar("E", bound=Enum)
@@ -118,11 +119,11 @@ class ModeMetrics:
         carried = "Rounds that left a window open for the next draft."
         self._rounds_carried = counter("flyserve_rounds_carried_total", carried)
         missed = "Rounds for which no drafter was available."
-        self.rounds_missed = counter("flyserve_rounds_missed_total", missed)
+        self._rounds_missed = counter("flyserve_rounds_missed_total", missed)
         late = "Rounds without a draft because it was late: the target did not wait for it."
-        self.rounds_late = counter("flyserve_rounds_late_total", late)
+        self._rounds_late = counter("flyserve_rounds_late_total", late)
         dropped = "Drafts of which nothing was verified, because other tokens were decided before they came."
-        self.drafts_dropped = counter("flyserve_drafts_dropped_total", dropped)
+        self._drafts_dropped = counter("flyserve_drafts_dropped_total", dropped)
         rejected = "First rejected mismatch of each round, by reason."
         self._rejections = counters("flyserve_rejections_total", rejected, "reason", RejectionReason)
         self._positions = positions
@@ -133,7 +134,7 @@ class ModeMetrics:
         between = "Mean time between the tokens of a finished response, after the first."
         self._inter_token = histogram("flyserve_inter_token_seconds", between, SECONDS)
         phase = "Time that the router waited for one draft or verification, network and queues included."
-        self.draft_seconds, self.verify_seconds = (
+        self._draft_seconds, self._verify_seconds = (
             families.histogram("flyserve_round_phase_seconds", phase, SECONDS, phase=name)
             for name in ("draft", "verify")
         )
@@ -147,8 +148,9 @@ class ModeMetrics:
         replayed = "Full-sequence replays during finished responses."
         self._replays = families.counter("flyserve_replays_total", replayed)
 
-    def record_round(self, num_drafts: int, num_accepted: int, decision: Decision) -> None:
-        """Count a round that accepted the first `num_accepted` of `num_drafts` draft tokens."""
+    def record_round(self, round: RoundRecord) -> None:
+        """Count a round."""
+        decision, num_drafts = round.decision, len(round.drafts)
         self._rounds[num_drafts > 0].inc()
         verdicts = [decided.verdict for decided in decision.decided]
         for verdict, tokens in self._tokens.items():
@@ -160,7 +162,21 @@ class ModeMetrics:
             self._rounds_carried.inc()
         if num_drafts:
             self._draft_length.observe(num_drafts)
-            self._positions.count(num_drafts, num_accepted)
+            self._positions.count(num_drafts, round.num_accepted)
+        if round.answer is not None:
+            self._verify_seconds.observe(round.answer_s)
+        self._record_drafting(round)
+
+    def _record_drafting(self, round: RoundRecord) -> None:
+        """Count the drafts that have arrived, and those that have not."""
+        for arrived in round.arrived:
+            self._draft_seconds.observe(arrived.waited_s)
+            if arrived.is_dropped:
+                self._drafts_dropped.inc()
+        if round.late_s is not None:
+            self._rounds_late.inc()
+        if round.is_missed:
+            self._rounds_missed.inc()
 
     def record_response(self, reason: FinishReason, statistics: Statistics) -> None:
         """Count a finished response."""

@@ -7,6 +7,7 @@ from fly.clock import Clock
 from fly.draft_length.acceptance import Acceptance, AcceptancePool, PendingAcceptance
 from fly.draft_length.exploration import ExplorationBudget
 from fly.draft_length.plain_comparison import Estimate, PlainComparison
+from fly.draft_length.policy import DraftLength
 from fly.draft_length.round_time import RoundTimes
 from fly.messages import Draft, Verification
 
@@ -27,7 +28,7 @@ _LONG_PREFIX = 4
 """Number of tokens missed by the drafter above which a draft is not representative of the usual cost."""
 
 
-class GoodputLength:
+class GoodputLength(DraftLength):
     """A `DraftLength` that weighs expected tokens against expected seconds; 0 is one of the lengths.
 
     The sooner after the last change, the larger the gain that another change requires. From time to time it

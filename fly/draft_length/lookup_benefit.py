@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fly.clock import Clock
 from fly.draft_length.lookup_costs import REFERENCE_TOKENS, LookupCosts
 from fly.ewma import RecentMean
+from fly.round_record import RoundRecord
 from fly.sequence import common_length
 
 _OWN_MEMORY_DRAFTS = 16.0
@@ -85,11 +86,29 @@ class LookupBenefit:
         """Tokens that the target decodes before the next draft is requested; 0 if one is due."""
         return self._tokens_left
 
-    def begin_round(self) -> None:
+    def record(self, round: RoundRecord) -> None:
+        """Record a round; after the last one also what the last request has saved."""
+        self._record_pause(round.started_s)
+        if not round.is_prefill and round.answer is not None:
+            if round.num_decoded:
+                self.record_extension(round.answer.choices, round.forward_s, round.answer_s)
+            else:
+                self.record_verification(len(round.drafts), round.answer_s)
+            self._answered_at, self._answer_s = round.answered_s, round.answer_s
+        if round.drafts and not round.is_free:
+            self.record_round(len(round.drafts), round.num_accepted)
+        if round.is_last:
+            self.end()
+
+    def _record_pause(self, started_s: float) -> None:
         """Record the time since the last answer; a client that reads slowly counts little."""
         if self._answered_at is not None:
-            self._costs.record_pause(min(self._clock.now() - self._answered_at, self._answer_s))
+            self._costs.record_pause(min(started_s - self._answered_at, self._answer_s))
             self._answered_at = None
+
+    def begin_round(self) -> None:
+        """Record the time since the last answer."""
+        self._record_pause(self._clock.now())
 
     def accept(self, draft: tuple[int, ...], wait_s: float) -> bool:
         """Return True if a draft should be verified; the round has waited `wait_s` for it."""

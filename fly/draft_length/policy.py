@@ -4,6 +4,7 @@ import math
 from typing import Protocol
 
 from fly.messages import Draft, Verification
+from fly.round_record import RoundRecord
 
 
 class DraftLength(Protocol):
@@ -25,6 +26,16 @@ class DraftLength(Protocol):
 
     def choose(self) -> int:
         """Return the number of draft tokens to request now; 0 decodes this round plainly."""
+
+    def record(self, round: RoundRecord) -> None:
+        """Record a round; the verification of a draft that cost nothing says nothing about a drafter."""
+        for arrived in round.arrived:
+            self.record_draft(arrived.whole, arrived.spent_s)
+        if round.is_free or round.answer is None:
+            return
+        self.record_verification(round.answer, round.answer_s, round.num_steps)
+        if not round.is_last:
+            self.record_round(round.start, len(round.drafts), round.decided_length, round.is_open)
 
     def record_draft(self, draft: Draft, spent_s: float) -> None:
         """Record a draft that arrived `spent_s` seconds after its request."""
@@ -57,3 +68,6 @@ class FixedLength(DraftLength):
 
     def choose(self) -> int:
         return self._length
+
+    def record(self, round: RoundRecord) -> None:
+        return None

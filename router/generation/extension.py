@@ -1,6 +1,7 @@
 """The length of an extension: the number of tokens that the target decodes in one step without drafts."""
 
 from fly.ewma import Ewma
+from fly.round_record import RoundRecord
 
 _NEWEST_SHARE = 0.2
 _LARGEST_GROWTH = 2
@@ -48,7 +49,8 @@ class ExtensionLength:
         fitting = int(self._interval_s / max(token_s, 1e-9))
         return fitting if fitting >= self._least_tokens else 1
 
-    def record(self, num_tokens: int, forward_s: float) -> None:
-        """Record a step without drafts whose forwards decoded `num_tokens` in `forward_s` seconds."""
-        self._token_s.add(forward_s / num_tokens)
-        self._longest = max(self._longest, num_tokens)
+    def record(self, round: RoundRecord) -> None:
+        """Record a round whose tokens one model decoded by itself."""
+        if round.num_decoded and not round.is_prefill:
+            self._token_s.add((round.forward_s or round.answer_s) / round.num_decoded)
+            self._longest = max(self._longest, round.num_decoded)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from fly.messages import Open
 from fly.request import SamplingParams
@@ -44,18 +45,8 @@ async def _positions(
     sequence = TokenSequence(ids[:1])
     if len(ids) == 1:
         return positions
-    target = TargetSession(
-        context.replicas,
-        lambda: _open_message(request, deadline),
-        context.config.verify_timeout_s,
-        context.config.replica_wait_s,
-        wait_for_place,
-        request.prompt_logprobs,
-        request.key,
-        request.weight_fingerprint,
-        measures_pace=False,
-        num_tokens=request.most_tokens,
-    )
+    make_open = partial(_open_message, request, deadline)
+    target = TargetSession(context, request, make_open, wait_for_place, measures_pace=False)
     async with target:
         while len(sequence) < len(ids):
             deadline.remaining_ms()

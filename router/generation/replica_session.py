@@ -8,12 +8,13 @@ from types import TracebackType
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from fly.errors import FlyServeError, InternalError, NotReady, Overloaded
-from fly.messages import Draft, Verification
+from fly.messages import Draft, Open, Verification
+from router.config import RouterConfig
 from router.generation.reactions import Reaction, reaction_to
 from router.generation.step_timeout import StepTimeout
-from router.policies.request_key import RequestKey
 from router.replicas.connections import Connection, Connections
 from router.replicas.pools import Accepts, Replica, ReplicaPool, any_replica, with_room, with_weights
+from router.requests.request import PreparedRequest
 from services.common.streams import SequenceStream
 
 logger = logging.getLogger(__name__)
@@ -29,37 +30,33 @@ class ReplicaSession(ABC, Generic[S]):
 
     Attributes:
         tier: Name of the tier, for messages.
-        timeout_key: Key of the time limit of a step, for messages.
         connections: All connections of this response, with their bytes and replays.
     """
 
     tier: ClassVar[str]
-    timeout_key: ClassVar[str]
 
     def __init__(
         self,
         pool: ReplicaPool,
-        timeout_s: float,
-        wait_s: float,
-        key: RequestKey = (),
-        weight_fingerprint: str = "",
+        config: RouterConfig,
+        request: PreparedRequest,
+        make_open: Callable[[], Open],
         serves: Accepts = any_replica,
-        num_tokens: int = 0,
     ) -> None:
-        """Open nothing yet.
+        """Open nothing yet; `make_open` makes the first message of every stream.
 
-        A replica that takes longer than `timeout_s` for one step is probed and left; if there is none, a
-        request waits `wait_s` for one. An empty `weight_fingerprint` accepts any; `serves` accepts the
-        replicas of the pool that can serve the response, of which one with room for `num_tokens` is taken.
+        `serves` accepts the replicas of the pool that can serve the response, of which one with the weights
+        and the room that the request needs is taken.
         """
         self.connections: Connections[S] = Connections()
         self._pool = pool
-        self._timeout_s = timeout_s
-        self._step_timeout = StepTimeout(timeout_s)
-        self._wait_s = wait_s
-        self._key = key
-        self._weight_fingerprint = weight_fingerprint
-        has_room = with_room(num_tokens)
+        self._make_open = make_open
+        self._timeout_s = config.verify_timeout_s
+        self._step_timeout = StepTimeout(self._timeout_s)
+        self._wait_s = config.replica_wait_s
+        self._key = request.key
+        self._weight_fingerprint = request.weight_fingerprint
+        has_room = with_room(request.most_tokens)
         self._serves: Accepts = lambda replica: has_room(replica) and serves(replica)
         self._failed: list[Replica] = []
         self._failures_in_a_row = 0
@@ -111,7 +108,7 @@ class ReplicaSession(ABC, Generic[S]):
             with self._step_timeout:
                 answer = await step(self._connection.stream)
         except TimeoutError:
-            raise NotReady(f"no answer within {self._timeout_s:g} s ({self.timeout_key})") from None
+            raise NotReady(f"no answer within {self._timeout_s:g} s (router.verify_timeout_s)") from None
         self._record(answer, loop.time() - self._started_s)
         self._has_answered, self._was_retried, self._failures_in_a_row = True, False, 0
         return answer

@@ -8,20 +8,21 @@ from typing import Any, ClassVar
 
 from fly.errors import FlyServeError, NotReady, Overloaded
 from fly.messages import Draft, Open
+from fly.round_record import ArrivedDraft, RoundRecord
 from fly.sequence import TokenSequence
-from fly.types import Decision, Verdict
+from fly.types import Verdict
 from router.generation.context import RouterContext
-from router.generation.drafter_session import check_draft
+from router.generation.drafts.drafter_session import check_draft
 from router.generation.extension import ExtensionLength
 from router.generation.opening import begin, extension_interval_s, open_message
 from router.generation.reactions import InvalidAnswer
+from router.generation.recorder import Recorder
 from router.generation.replica_session import ReplicaSession
-from router.generation.response import Response, forward_seconds
+from router.generation.response import Response
 from router.replicas.connections import Connections
 from router.replicas.pools import Accepts, Replica
 from router.requests.request import Deadline, PreparedRequest
 from services.common.streams import DrafterStream
-from services.common.telemetry.tracing import current_span
 
 _RETRY_AFTER_S = 1.0
 
@@ -33,22 +34,13 @@ class StandaloneSession(ReplicaSession[DrafterStream]):
     """
 
     tier: ClassVar[str] = "drafter"
-    timeout_key: ClassVar[str] = "router.verify_timeout_s"
 
     def __init__(
         self, context: RouterContext, request: PreparedRequest, make_open: Callable[[], Open]
     ) -> None:
         """Open nothing yet; `make_open` makes the first message of every stream."""
-        super().__init__(
-            context.replicas.drafters,
-            context.config.verify_timeout_s,
-            context.config.replica_wait_s,
-            request.key,
-            request.weight_fingerprint,
-            context.draft_model.serves,
-            request.most_tokens,
-        )
-        self._make_open = make_open
+        serves = context.draft_model.serves
+        super().__init__(context.replicas.drafters, context.config, request, make_open, serves)
 
     async def decode(self, sequence: TokenSequence, max_tokens: int) -> Draft:
         """Return at most `max_tokens` tokens after `sequence`, at least one; a stop token ends them.
@@ -102,27 +94,26 @@ class StandaloneResponse(Response):
     def connections(self) -> Sequence[Connections[Any]]:
         return (self.drafter.connections,)
 
-    async def decide_round(self) -> Decision:
+    async def decide_round(self) -> RoundRecord:
         """Let the drafter decode some tokens."""
-        speculation, requested_at = self.speculation, self.clock.now()
-        num_tokens = self.extension.choose(min(self.most_tokens, speculation.tokens_left))
-        draft = await self.drafter.decode(speculation.sequence, num_tokens)
-        self._count(draft, self.clock.now() - requested_at)
+        speculation, started_s = self.speculation, self.clock.now()
+        start, most = len(speculation.sequence), min(self.most_tokens, speculation.tokens_left)
+        draft = await self.drafter.decode(speculation.sequence, self.extension.choose(most))
+        answered_s = self.clock.now()
+        spent_s = answered_s - started_s
         decision = speculation.extend(draft.tokens, verdict=Verdict.DRAFT)
-        self.metrics.record_round(0, 0, decision)
-        self.record_first_token(decision)
-        return decision
-
-    def _count(self, draft: Draft, spent_s: float) -> None:
-        statistics, spent_forward_s = self.speculation.statistics, forward_seconds(draft.times)
-        if not draft.times.prefill_tokens:
-            self.extension.record(len(draft.tokens), spent_forward_s or spent_s)
-        if not statistics.rounds:
-            statistics.cached_tokens = draft.times.reused_tokens
-        self.metrics.draft_seconds.observe(spent_s)
-        statistics.draft_s += min(spent_forward_s, spent_s)
-        statistics.wire_s += max(0.0, spent_s - spent_forward_s)
-        statistics.count_draft(draft)
+        return RoundRecord(
+            start=start,
+            decided_length=speculation.decided_length,
+            is_last=speculation.finish_reason is not None,
+            decision=decision,
+            started_s=started_s,
+            answered_s=answered_s,
+            answer_s=spent_s,
+            times=draft.times,
+            num_decoded=len(draft.tokens),
+            arrived=(ArrivedDraft(draft, draft, 0, spent_s, spent_s),),
+        )
 
 
 @asynccontextmanager
@@ -133,17 +124,15 @@ async def open_standalone(
     config = context.config
     async with StandaloneSession(context, request, partial(open_message, request, deadline)) as drafter:
         speculation, text = await begin(request, context.tokenizer)
+        extension = ExtensionLength(extension_interval_s(request, config), decodes_ahead=True)
         yield StandaloneResponse(
             request=request,
             speculation=speculation,
             text=text,
             clock=context.clock,
-            deadline=deadline,
-            started=started,
-            metrics=context.metrics.by_mode[request.plan.mode],
-            span=current_span(),
+            recorder=Recorder(context, request, speculation.statistics, started, (extension,)),
             drafter=drafter,
-            extension=ExtensionLength(extension_interval_s(request, config), decodes_ahead=True),
+            extension=extension,
             most_tokens=config.limits.draft_length,
         )
         if (current := drafter.connections.current) is not None:

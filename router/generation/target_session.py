@@ -8,11 +8,11 @@ from fly.errors import FlyServeError, Overloaded
 from fly.messages import Open, Opened, Queued, Verification
 from fly.sequence import TokenSequence
 from fly.types import SparseDistribution
+from router.generation.context import RouterContext
 from router.generation.reactions import InvalidAnswer
 from router.generation.replica_session import ReplicaSession
-from router.policies.request_key import RequestKey
-from router.replicas.directory import ReplicaDirectory
 from router.replicas.pools import Replica
+from router.requests.request import PreparedRequest
 from services.common.streams import TargetStream
 
 WaitForPlace = Callable[[], Awaitable[None]]
@@ -23,35 +23,26 @@ class TargetSession(ReplicaSession[TargetStream]):
     """Verify at one replica; after its failure replay the sequence at another one with the same weights."""
 
     tier: ClassVar[str] = "target"
-    timeout_key: ClassVar[str] = "router.verify_timeout_s"
 
     def __init__(
         self,
-        replicas: ReplicaDirectory,
+        context: RouterContext,
+        request: PreparedRequest,
         make_open: Callable[[], Open],
-        timeout_s: float,
-        wait_s: float,
         wait_for_place: WaitForPlace,
-        num_logprobs: int | None = None,
-        key: RequestKey = (),
-        weight_fingerprint: str = "",
-        needs_entropies: bool = True,
         measures_pace: bool = True,
-        num_tokens: int = 0,
     ) -> None:
-        """Open nothing yet.
+        """Open nothing yet; `make_open` makes the first message of every stream.
 
-        `make_open` makes the first message of every stream, because the remaining time differs. The time that
-        the sequence waits for its place does not count for `timeout_s`. `num_logprobs` is what the first
-        message asks for, as `needs_entropies`. `measures_pace` is False if the steps are much longer than
-        those of rounds. Other arguments are those of `ReplicaSession`.
+        The time that the sequence waits for its place does not count for the time limit of a step.
+        `measures_pace` is False if the steps are much longer than those of rounds.
         """
-        super().__init__(replicas.targets, timeout_s, wait_s, key, weight_fingerprint, num_tokens=num_tokens)
-        self._make_open = make_open
-        self._num_logprobs, self._needs_entropies = num_logprobs, needs_entropies
+        super().__init__(context.replicas.targets, context.config, request, make_open)
         self._wait_for_place = wait_for_place
         self._measures_pace = measures_pace
         self._is_extension = False
+        self._num_logprobs: int | None = None
+        self._needs_entropies = True
 
     async def verify(
         self,
@@ -155,6 +146,8 @@ class TargetSession(ReplicaSession[TargetStream]):
             raise InvalidAnswer("the target answered no log-probability of a draft")
 
     def _make_stream(self, replica: Replica) -> TargetStream:
-        stream = TargetStream(replica.channel, self._make_open())
+        opening = self._make_open()
+        self._num_logprobs, self._needs_entropies = opening.num_logprobs, not opening.without_entropies
+        stream = TargetStream(replica.channel, opening)
         stream.on_place = self._place_changed
         return stream

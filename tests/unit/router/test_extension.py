@@ -1,6 +1,25 @@
 """The number of tokens that the target decodes in one step without drafts."""
 
+from fly.messages import StepTimes
+from fly.round_record import RoundRecord
+from fly.types import Decision
 from router.generation.extension import ExtensionLength
+
+
+def decoded(number: int, forward_s: float, prefill_tokens: int = 0) -> RoundRecord:
+    """Return a round in which the target decoded some tokens by itself."""
+    times = StepTimes(forward_ns=round(forward_s * 1e9), prefill_tokens=prefill_tokens)
+    return RoundRecord(
+        start=10,
+        decided_length=10 + number,
+        is_last=False,
+        decision=Decision(()),
+        started_s=0.0,
+        answered_s=9.0,
+        answer_s=9.0,
+        times=times,
+        num_decoded=number,
+    )
 
 
 def lengths(
@@ -9,7 +28,7 @@ def lengths(
     extension, found = ExtensionLength(interval_s, decodes_ahead=decodes_ahead), []
     for _ in range(steps):
         found.append(extension.choose(most))
-        extension.record(found[-1], found[-1] * token_s)
+        extension.record(decoded(found[-1], found[-1] * token_s))
     return found
 
 
@@ -36,9 +55,9 @@ def test_it_keeps_the_budget() -> None:
 def test_a_target_that_becomes_slow_is_followed() -> None:
     extension = ExtensionLength(0.05)
     for _ in range(10):
-        extension.record(extension.choose(1000), 0.001)
+        extension.record(decoded(extension.choose(1000), 0.001))
     for _ in range(40):
-        extension.record(number := extension.choose(1000), number * 0.03)
+        extension.record(decoded(number := extension.choose(1000), number * 0.03))
     assert extension.choose(1000) == 1
 
 
@@ -50,11 +69,12 @@ def test_it_need_not_grow_to_what_other_responses_measured() -> None:
 
 def test_its_own_steps_count_more_than_those_of_other_responses() -> None:
     extension = ExtensionLength(0.05, usual_s=0.001)
-    extension.record(extension.choose(1000), 0.03)
+    extension.record(decoded(extension.choose(1000), 0.03))
+    extension.record(decoded(1, 0.001, prefill_tokens=9))  # a prompt, computed again
     assert extension.choose(1000) == 1
 
 
 def test_a_short_step_does_not_shorten_the_next_one() -> None:
     extension = ExtensionLength(0.05, usual_s=0.001)
-    extension.record(extension.choose(1000), 0.001)
+    extension.record(decoded(extension.choose(1000), 0.001))
     assert extension.choose(1000) == 50

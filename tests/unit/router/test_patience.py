@@ -4,17 +4,45 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.messages import Draft
-from fly.types import SparseDistribution
-from router.generation.drafter_session import cut_draft
-from router.generation.patience import Patience
+from fly.messages import Draft, StepTimes
+from fly.round_record import ArrivedDraft, DraftOrigin, RoundRecord
+from fly.types import Decision, SparseDistribution
+from router.generation.drafts.drafter_session import cut_draft
+from router.generation.drafts.patience import Patience
+
+
+def round_of(num_confirmed: int, num_accepted: int | None, origin: DraftOrigin) -> RoundRecord:
+    """Return a round with a draft of 8 tokens; without `num_accepted` nothing of it was left to verify."""
+    whole = Draft(1, tuple(range(8)))
+    left = cut_draft(whole, num_confirmed, 8) if num_accepted is not None else Draft(1, ())
+    return RoundRecord(
+        start=10,
+        decided_length=12,
+        is_last=False,
+        decision=Decision(()),
+        started_s=0.0,
+        answered_s=0.1,
+        answer_s=0.1,
+        times=StepTimes(),
+        origin=origin,
+        drafts=left.tokens,
+        num_accepted=num_accepted or 0,
+        arrived=(ArrivedDraft(left, whole, num_confirmed, 0.1),),
+    )
+
+
+def used(num_confirmed: int, num_accepted: int) -> RoundRecord:
+    return round_of(num_confirmed, num_accepted, DraftOrigin.DRAFTER)
+
+
+def dropped() -> RoundRecord:
+    return round_of(0, None, DraftOrigin.NONE)
 
 
 def test_a_draft_is_waited_for_as_long_as_its_accepted_tokens_would_take() -> None:
     patience = Patience(1.0)
     for _ in range(50):
-        patience.record_used(0)
-        patience.record_round(6)
+        patience.record(used(0, 6))
     assert patience.limit_s(0.02, 0.05, 15) == pytest.approx(0.12)
     assert patience.limit_s(0.02, 0.05, 3) == pytest.approx(0.06), "a short draft saves less"
     assert patience.limit_s(0.02, 0.2, 15) == 0, "a draft that always comes too late is not waited for"
@@ -23,14 +51,14 @@ def test_a_draft_is_waited_for_as_long_as_its_accepted_tokens_would_take() -> No
 def test_a_draft_of_no_use_is_waited_for_one_verification() -> None:
     patience = Patience(1.0)
     for _ in range(200):
-        patience.record_dropped(0)
+        patience.record(dropped())
     assert patience.limit_s(0.02, 0.01, 15) == pytest.approx(0.02)
 
 
 def test_a_draft_that_is_to_teach_is_waited_for_even_if_such_drafts_come_late() -> None:
     patience = Patience(1.0)
     for _ in range(200):
-        patience.record_dropped(0)
+        patience.record(dropped())
     assert patience.limit_s(0.02, 0.3, 1) == 0
     assert patience.limit_s(0.02, 0.3, 1, is_exploring=True) == pytest.approx(0.32)
 
@@ -38,8 +66,8 @@ def test_a_draft_that_is_to_teach_is_waited_for_even_if_such_drafts_come_late() 
 def test_tokens_that_were_decided_before_a_late_draft_came_count_as_accepted() -> None:
     patience = Patience(1.0)
     for _ in range(100):
-        patience.record_used(3)
-        patience.record_round(2)
+        patience.record(used(3, 2))
+        patience.record(round_of(3, 1, DraftOrigin.PREDICTION))  # says nothing about the drafter
     assert patience.limit_s(1.0, 0.0, 15) == pytest.approx(5.0)
 
 

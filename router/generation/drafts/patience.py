@@ -3,6 +3,7 @@
 import math
 
 from fly.ewma import RecentMean
+from fly.round_record import RoundRecord
 
 _ASSUMED_TOKENS = 4.0
 _MEMORY_DRAFTS = 16.0
@@ -43,14 +44,12 @@ class Patience:
         saved_s = self._factor * verification_s * max(1.0, min(num_drafts, self._accepted.value))
         return saved_s if draft_s <= saved_s else 0.0
 
-    def record_dropped(self, num_confirmed: int) -> None:
-        """Record a late draft of which only the first tokens equal those decided meanwhile."""
-        self._accepted.add(num_confirmed)
-
-    def record_used(self, num_confirmed: int) -> None:
-        """Record a draft whose tokens after the first `num_confirmed` are verified next."""
-        self._num_confirmed = num_confirmed
-
-    def record_round(self, num_accepted: int) -> None:
-        """Record the result of the verification of the draft that was used."""
-        self._accepted.add(self._num_confirmed + num_accepted)
+    def record(self, round: RoundRecord) -> None:
+        """Record what drafts were worth: those that were dropped, and the one that was verified."""
+        for arrived in round.arrived:
+            if arrived.is_dropped:
+                self._accepted.add(arrived.num_confirmed)
+            elif arrived.draft.tokens:
+                self._num_confirmed = arrived.num_confirmed
+        if round.drafts and not round.is_free:
+            self._accepted.add(self._num_confirmed + round.num_accepted)

@@ -4,61 +4,26 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from fly.clock import Clock
 from fly.errors import FlyServeError, NotReady, Overloaded
 from fly.limits import check_distributions
 from fly.messages import Draft, Open
+from fly.round_record import ArrivedDraft
 from fly.sequence import TokenSequence
+from router.generation.context import RouterContext
+from router.generation.drafts.source import WantedDraft
 from router.generation.reactions import InvalidAnswer, Reaction, reaction_to
 from router.generation.step_timeout import StepTimeout
-from router.policies.request_key import RequestKey
 from router.replicas.breaker import Breaker
 from router.replicas.connections import Connection, Connections
-from router.replicas.directory import ReplicaDirectory
 from router.replicas.pools import Replica
+from router.requests.request import PreparedRequest
 from services.common.streams import DrafterStream
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class DraftRequest:
-    """One step of a drafter.
-
-    Attributes:
-        target: Target that verifies the draft.
-        sequence: Sequence to draft after; it may grow while the draft is made.
-        decided: Number of its tokens that will never be rolled back.
-        max_tokens: Most draft tokens.
-        end_at_stop: End the draft after a stop token.
-    """
-
-    target: Replica
-    sequence: TokenSequence
-    decided: int
-    max_tokens: int
-    end_at_stop: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ArrivedDraft:
-    """A draft that has arrived, cut to the tokens that still fit.
-
-    Attributes:
-        draft: The tokens after the sequence as it is now; none if other tokens were decided meanwhile.
-        whole: The draft as it arrived.
-        num_confirmed: First tokens of the draft that were decided meanwhile.
-        spent_s: Seconds from its request to its arrival.
-    """
-
-    draft: Draft
-    whole: Draft
-    num_confirmed: int
-    spent_s: float
 
 
 class _Outstanding:
@@ -119,22 +84,24 @@ class DrafterSession:
 
     def __init__(
         self,
-        replicas: ReplicaDirectory,
+        context: RouterContext,
+        request: PreparedRequest,
         make_open: Callable[[], Open],
-        timeout_s: float,
-        clock: Clock,
-        key: RequestKey = (),
     ) -> None:
-        """Open nothing yet. A replica that does not answer a step within `timeout_s` is probed and left."""
+        """Open nothing yet; `make_open` makes the first message of every stream.
+
+        A replica that does not answer a step in time is probed and left.
+        """
         self.connections: Connections[DrafterStream] = Connections()
         self.fault = ""
-        self._replicas = replicas
+        self._replicas = context.replicas
         self._make_open = make_open
-        self._timeout_s = timeout_s
-        self._step_timeout = StepTimeout(timeout_s)
-        self._key = key
-        self._clock = clock
-        self._breaker = Breaker(clock)
+        self._timeout_s = context.config.draft_timeout_s
+        self._step_timeout = StepTimeout(self._timeout_s)
+        self._key = request.key
+        self._end_at_stop = request.plan.end_at_stop
+        self._clock = context.clock
+        self._breaker = Breaker(context.clock)
         self._refusing: list[Replica] = []
         self._outstanding: _Outstanding | None = None
         self._task: asyncio.Task[None] | None = None
@@ -158,23 +125,24 @@ class DrafterSession:
         """True if a draft was requested and not taken yet."""
         return self._outstanding is not None
 
-    def request(self, request: DraftRequest) -> bool:
-        """Request a draft, which needs no wait; return False if no drafter is available.
+    def request(self, wanted: WantedDraft, max_tokens: int) -> bool:
+        """Request a draft of at most `max_tokens`, which needs no wait; return False if that is impossible.
 
         No draft may be outstanding.
         """
         connection = self.connections.current
-        replica = self._pick(request.target) if connection is None else connection.replica
+        replica = self._pick(wanted.target) if connection is None else connection.replica
         if replica is None:
             return False
-        context_length = replica.info.context_length
-        if context_length and len(request.sequence) >= context_length:
-            self.fault = f"the sequence has reached the drafter's context length of {context_length} tokens"
-            return False
-        if context_length and context_length - len(request.sequence) < request.max_tokens:
-            request = replace(request, max_tokens=context_length - len(request.sequence))
-        self._outstanding = _Outstanding(replica, request.max_tokens)
-        self._task = asyncio.create_task(self._draft(self._outstanding, request))
+        if context_length := replica.info.context_length:
+            max_tokens = min(max_tokens, context_length - len(wanted.sequence))
+            if max_tokens <= 0:
+                self.fault = (
+                    f"the sequence has reached the drafter's context length of {context_length} tokens"
+                )
+                return False
+        self._outstanding = _Outstanding(replica, max_tokens)
+        self._task = asyncio.create_task(self._draft(self._outstanding, wanted))
         return True
 
     async def arrives(self, limit_s: Callable[[float, int], float]) -> bool:
@@ -208,26 +176,28 @@ class DrafterSession:
         if self.connections.current is not None:
             self.connections.current.stream.conclude(sequence, decided)
 
-    async def _draft(self, outstanding: _Outstanding, request: DraftRequest) -> None:
+    async def _draft(self, outstanding: _Outstanding, wanted: WantedDraft) -> None:
         """Get the draft; errors are handled here."""
         started, result = self._clock.now(), None
         try:
             connection = self.connections.current or await self._open(outstanding.replica)
-            draft = await self._step(connection, request)
-            check_draft(draft, request.max_tokens, request.target.info.vocab_size)
+            draft = await self._step(connection, wanted, outstanding.max_tokens)
+            check_draft(draft, outstanding.max_tokens, wanted.target.info.vocab_size)
             result = draft, self._clock.now() - started
         except FlyServeError as error:
             await self._drop(outstanding.replica, error)
         finally:
             outstanding.end(result)
 
-    async def _step(self, connection: Connection[DrafterStream], request: DraftRequest) -> Draft:
+    async def _step(
+        self, connection: Connection[DrafterStream], wanted: WantedDraft, max_tokens: int
+    ) -> Draft:
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         try:
             with self._step_timeout:
                 draft = await connection.stream.draft(
-                    request.sequence, request.decided, request.max_tokens, request.end_at_stop
+                    wanted.sequence, wanted.decided, max_tokens, self._end_at_stop
                 )
         except TimeoutError:
             raise NotReady(f"no answer within {self._timeout_s:g} s (router.draft_timeout_s)") from None

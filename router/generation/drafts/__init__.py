@@ -1,0 +1,1 @@
+"""The drafts of one response: their sources, asked in order."""

@@ -1,0 +1,96 @@
+"""Drafts that cost nothing: from the prediction of a request, and from the text that its grammar forces."""
+
+from collections.abc import Sequence
+
+from fly.lookup.prediction import PredictionLookup
+from fly.messages import Draft
+from fly.round_record import DraftOrigin, RoundRecord
+from fly.sequence import TokenSequence
+from fly.types import SparseDistribution
+from router.generation.drafts.source import WantedDraft
+from router.requests.request import PreparedRequest
+from services.common.grammars.library import GrammarError
+
+
+class PredictedDrafts:
+    """The predicted drafts of one response."""
+
+    origin = DraftOrigin.PREDICTION
+
+    def __init__(self, request: PreparedRequest) -> None:
+        self._lookup = PredictionLookup(request.prediction, len(request.prompt_ids))
+        self._needs_distributions = request.needs_distributions
+
+    async def propose(self, wanted: WantedDraft) -> Draft | None:
+        """Return a draft; None if none is likely."""
+        tokens = self._lookup.propose(wanted.sequence.ids, wanted.length)
+        return certain_draft(tokens, self._needs_distributions) if tokens else None
+
+    def record(self, round: RoundRecord) -> None:
+        """Record how much of a draft was right."""
+        if round.origin is self.origin:
+            self._lookup.record(round.num_accepted)
+
+
+class ForcedText:
+    """The text that a grammar forces, in tokens. The target still decides how it spells the text.
+
+    A grammar that may force a long text has none (`forced_characters`).
+
+    NOTE: the library spells all that text in one piece, 1 to 2 us per character; the event loop waits.
+    """
+
+    def __init__(self, request: PreparedRequest) -> None:
+        """Begin a response that has a grammar."""
+        assert request.grammar is not None
+        self._follower = request.grammar.follower()
+        self._prompt_length = len(request.prompt_ids)
+        self._ending_ids = request.sampling.ending_ids
+        self.needs_distributions = request.needs_distributions
+
+    def after(self, sequence: TokenSequence) -> Sequence[int]:
+        """Return the forced tokens after the sequence."""
+        if self._follower is None:
+            return ()
+        try:
+            follows = self._follower.move(sequence.ids[self._prompt_length :])
+            return self._follower.forced() if follows else ()
+        except GrammarError:  # the target reports it, if it is a fault there, too
+            self._follower = None
+            return ()
+
+    def num_allowed(self, sequence: TokenSequence, drafts: Sequence[int]) -> int:
+        """Return the number of drafts before the first one that the grammar excludes.
+
+        All of them if the grammar is not followed here: the target excludes them then.
+        """
+        if self._follower is None:
+            return len(drafts)
+        try:
+            return self._follower.num_allowed(sequence.ids[self._prompt_length :], drafts, self._ending_ids)
+        except GrammarError:
+            self._follower = None
+            return len(drafts)
+
+
+class ForcedDrafts:
+    """Drafts of forced text."""
+
+    origin = DraftOrigin.GRAMMAR
+
+    def __init__(self, text: ForcedText, is_long: bool) -> None:
+        """Propose drafts of any length or, if `is_long`, of at least half of what the round wants."""
+        self._text = text
+        self._is_long = is_long
+
+    async def propose(self, wanted: WantedDraft) -> Draft | None:
+        """Return a draft; None if too little is forced."""
+        least = (wanted.length + 1) // 2 if self._is_long and not wanted.is_first else 1
+        tokens = self._text.after(wanted.sequence)[: wanted.length]
+        return certain_draft(tokens, self._text.needs_distributions) if len(tokens) >= least else None
+
+
+def certain_draft(tokens: Sequence[int], needs_distributions: bool) -> Draft:
+    """Return a draft that no model made; the distribution of each token has all its mass on it."""
+    certain = (SparseDistribution((token,), (1.0,)) for token in tokens) if needs_distributions else ()
+    return Draft(step_id=0, tokens=tuple(tokens), distributions=tuple(certain))
