@@ -1,15 +1,14 @@
 """The generation service behind both public APIs: check a request, admit it, generate its choices."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from fly.errors import InvalidRequest, refuse
 from fly.messages import ModelInfo, Role
 from fly.presets import PRESETS
 from fly.request import GenerateRequest
-from fly.response import Chunk, DeploymentInfo, Origin, TextToken
+from fly.response import Chunk, DeploymentInfo, Origin
 from fly.types import Mode
 from router.admission.admission import Admission
 from router.admission.target_wait import TargetWait
@@ -19,12 +18,12 @@ from router.generation.context import RouterContext
 from router.generation.generation import Emit
 from router.generation.observation import observed_request
 from router.replicas.pools import any_replica, roomiest, with_weights
-from router.requests.prompt_length import check_beginning
 from router.requests.request import Deadline, PreparedRequest
 from router.requests.validation import prepare
 from router.security.callers import current_caller
 from router.security.peers import current_tenant
 from router.text.message_formats import MessageFormats
+from router.text.text_service import TextService
 
 
 class Header(NamedTuple):
@@ -40,12 +39,16 @@ class GenerationService:
 
     Attributes:
         limits: Limits of one request.
+        texts: Tokens and texts, without a model.
         message_formats: Formats of tool calls and reasoning of the model's messages.
     """
 
     def __init__(self, context: RouterContext) -> None:
         self._context = context
         self.limits = context.config.limits
+        self.texts = TextService(
+            context.tokenizer, context.chat_template, self.limits, context.replicas.longest_context
+        )
         self.message_formats = MessageFormats(context.tokenizer, context.chat_template, context.config)
         config = context.config
         self._admission = Admission(
@@ -134,79 +137,6 @@ class GenerationService:
                     await generate_choices(context, prepared, started, deadline, slots, emit_in_time)
         return header
 
-    async def tokenize(self, text: str) -> tuple[TextToken, ...]:
-        """Return the tokens of a text; raise InvalidRequest if it is too long."""
-        return await off_loop(_cost_s(text), lambda: self._text_tokens(self.token_ids(text)))
-
-    def token_ids(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
-        """Return the token ids of a text; raise InvalidRequest if it is too long.
-
-        NOTE: this and the methods after it, to `text_of`, work in any thread, for long if the text is.
-        """
-        limit = self._context.config.limits.prompt_characters
-        if len(text) > limit:
-            raise InvalidRequest.of("text", _too_long("has", len(text), limit))
-        return self._context.tokenizer.encode(text, add_special_tokens)
-
-    def refuse_long(self, field: str, *texts: str) -> None:
-        """Raise InvalidRequest if the beginning of texts alone has more tokens than any model takes.
-
-        Texts with too many characters are refused without tokens, where they are used.
-        """
-        if sum(map(len, texts)) > self.limits.prompt_characters:
-            return
-        replicas = self._context.replicas
-        known = (each.info for pool in (replicas.targets, replicas.drafters) for each in pool.replicas)
-        lengths = [info.context_length for info in known]
-        longest = max(lengths) if lengths and all(lengths) else 0
-        refuse(check_beginning(field, texts, self._context.tokenizer.encode, longest))
-
-    def token_names(self, ids: Sequence[int]) -> list[str]:
-        """Return the names of token ids in the vocabulary."""
-        return self._context.tokenizer.names(ids)
-
-    def tokenizer_info(self) -> dict[str, Any]:
-        """Return the tokenizer's special tokens and the chat template."""
-        template = self._context.chat_template.source
-        return {**self._context.tokenizer.special_tokens, "chat_template": template}
-
-    def render_chat(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        variables: Mapping[str, Any],
-        add_generation_prompt: bool = True,
-        tools: Sequence[Mapping[str, Any]] = (),
-    ) -> tuple[int, ...]:
-        """Return the token ids of a conversation, up to where the model answers, or without this beginning.
-
-        Each message has its role and content. Raise InvalidRequest if the messages are too long, or there is
-        no chat template, or it rejects the messages or the variables.
-        """
-        limit = self._context.config.limits.prompt_characters
-        if (length := sum(len(message["content"]) for message in messages)) > limit:
-            raise InvalidRequest.of("messages", _too_long("have", length, limit))
-        return self._context.chat_template.render(messages, variables, add_generation_prompt, tools)
-
-    def detokenize(self, ids: Sequence[int]) -> str:
-        """Return the text of tokens, special ones included; raise InvalidRequest for an invalid id."""
-        size = self._context.tokenizer.vocab_size
-        if max(ids, default=0) >= size:
-            index, token = next((index, token) for index, token in enumerate(ids) if token >= size)
-            raise InvalidRequest.of(f"tokens[{index}]", f"is {token}, must be 0 to {size - 1}")
-        return self.text_of(ids, skip_special_tokens=False)
-
-    def text_of(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """Return the text of tokens; ids that the tokenizer lacks have none."""
-        return self._context.tokenizer.decode(ids, skip_special_tokens)
-
-    async def tokenize_chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[TextToken, ...]:
-        """Return the tokens of a conversation; raises what `render_chat` does."""
-        cost_s = cpu_s(characters=sum(len(each["content"]) for each in messages), items=len(messages))
-        return await off_loop(cost_s, lambda: self._text_tokens(self.render_chat(messages, {})))
-
-    def _text_tokens(self, ids: Sequence[int]) -> tuple[TextToken, ...]:
-        return tuple(map(TextToken, ids, self._context.tokenizer.pieces(ids)))
-
     async def close(self) -> None:
         """Close the connections to all replicas, and end the processes that compile grammars."""
         await self._context.grammars.close()
@@ -251,10 +181,6 @@ class GenerationService:
             )
 
         return await off_loop(_cost_s(request.prompt) + _cost_s(request.prediction), prepared)
-
-
-def _too_long(verb: str, length: int, limit: int) -> str:
-    return f"{verb} {length} characters, at most {limit} are allowed (router.limits.prompt_characters)"
 
 
 def _header(request: PreparedRequest) -> Header:

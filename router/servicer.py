@@ -71,8 +71,8 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         check_lists(request, self._service.limits)
         if request.messages:
             messages = [{"role": message.role, "content": message.content} for message in request.messages]
-            return text_tokens_to_wire(await self._service.tokenize_chat(messages))
-        return text_tokens_to_wire(await self._service.tokenize(request.text))
+            return text_tokens_to_wire(await self._service.texts.tokenize_chat(messages))
+        return text_tokens_to_wire(await self._service.texts.tokenize(request.text))
 
 
 def _response(header: Header, chunks: dict[int, list[Chunk]]) -> generation_pb2.GenerateResponse:

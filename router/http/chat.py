@@ -110,8 +110,10 @@ class Chat(ApiFormat):
         parser = self._service.message_formats.parser
         arguments_as_text = parser is not None and parser.arguments_as_text
         messages = conversation.rendered(self._limits.prompt_characters, arguments_as_text)
-        self._service.refuse_long("messages", *(message["content"] for message in messages))
-        return self._service.render_chat(messages, body.chat_template_kwargs or {}, tools=tools.rendered)
+        self._service.texts.refuse_long("messages", *(message["content"] for message in messages))
+        return self._service.texts.render_chat(
+            messages, body.chat_template_kwargs or {}, tools=tools.rendered
+        )
 
     def choice(
         self, choice: Choice, extra: Mapping[str, Any], sent: int = 0, parts: Parts | None = None

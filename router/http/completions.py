@@ -128,14 +128,14 @@ class Completions(ApiFormat):
     def _ids(self, prompt: Prompt) -> Prompt:
         if not isinstance(prompt, str):
             return prompt
-        self._service.refuse_long("prompt", prompt)
+        self._service.texts.refuse_long("prompt", prompt)
         try:
-            return self._service.token_ids(prompt)
+            return self._service.texts.token_ids(prompt)
         except InvalidRequest as error:
             raise renamed(error, {"text": "prompt"}) from None
 
     def _text(self, prompt: Prompt) -> str:
-        return prompt if isinstance(prompt, str) else self._service.text_of(prompt)
+        return prompt if isinstance(prompt, str) else self._service.texts.text_of(prompt)
 
     def choice(
         self, choice: Choice, extra: Mapping[str, Any], sent: int = 0, parts: Parts | None = None

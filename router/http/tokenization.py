@@ -85,12 +85,12 @@ class TokenizationEndpoints:
         def answer() -> Response:
             body = parse(DetokenizeRequest, given.fields, self._config.limits)
             self._require(body.model)
-            return send_json(Detokenized(prompt=self._service.detokenize(body.tokens)))
+            return send_json(Detokenized(prompt=self._service.texts.detokenize(body.tokens)))
 
         return await off_loop(given.cost_s, answer)
 
     async def info(self, request: Request) -> Response:
-        return send_json(TokenizerInfo(**self._service.tokenizer_info()))
+        return send_json(TokenizerInfo(**self._service.texts.tokenizer_info()))
 
     def _tokenized(self, fields: Mapping[str, Any]) -> Tokenized:
         """Return the tokens of a body's text or conversation; the model's length is not known here."""
@@ -100,7 +100,7 @@ class TokenizationEndpoints:
             ids = self._ids(body)
         except InvalidRequest as error:
             raise renamed(error, {"text": "prompt"}) from None
-        names = self._service.token_names(ids) if body.return_token_strs else None
+        names = self._service.texts.token_names(ids) if body.return_token_strs else None
         return Tokenized(count=len(ids), max_model_len=None, tokens=list(ids), token_strs=names)
 
     def _ids(self, body: TokenizeRequest) -> tuple[int, ...]:
@@ -108,10 +108,10 @@ class TokenizationEndpoints:
             raise InvalidRequest.of("prompt", "or messages must be set, and not both")
         if body.messages is None:
             adds_special = body.add_special_tokens is not False
-            return self._service.token_ids(body.prompt or "", adds_special)
+            return self._service.texts.token_ids(body.prompt or "", adds_special)
         messages = conversation_of(body.messages).rendered(self._config.limits.prompt_characters)
         is_open = body.add_generation_prompt is not False
-        return self._service.render_chat(messages, body.chat_template_kwargs or {}, is_open)
+        return self._service.texts.render_chat(messages, body.chat_template_kwargs or {}, is_open)
 
     def _require(self, model: str | None) -> None:
         if model is not None:

@@ -42,6 +42,7 @@ class ReplicaDirectory:
         """Start empty; connections use the `identity`, or plaintext without one."""
         self.targets = ReplicaPool(create_policy(balancing))
         self.drafters = ReplicaPool(create_policy(balancing), is_required=False)
+        self._pools = {Role.TARGET: self.targets, Role.DRAFTER: self.drafters}
         self.target_fault: Callable[[ModelInfo], str] = lambda _: ""
         self._source = source
         self._probing = probing or ProbeConfig()
@@ -108,10 +109,14 @@ class ReplicaDirectory:
         drafters = self.drafters.ready(lambda drafter: incompatibility(target.info, drafter.info) is None)
         return target, drafters[0] if drafters else None
 
+    def longest_context(self) -> int:
+        """Return the most tokens that any present model takes; 0 if none is present, or one has no limit."""
+        lengths = [each.info.context_length for pool in self._pools.values() for each in pool.replicas]
+        return max(lengths) if lengths and all(lengths) else 0
+
     def num_ready(self) -> dict[Role, int]:
         """Return the number of replicas that may get new sequences, by tier."""
-        pools = {Role.TARGET: self.targets, Role.DRAFTER: self.drafters}
-        return {role: len(pool.ready(any_replica)) for role, pool in pools.items()}
+        return {role: len(pool.ready(any_replica)) for role, pool in self._pools.items()}
 
     def places(self) -> int | None:
         """Sequences that this router may have at all ready targets together.
@@ -184,7 +189,7 @@ class ReplicaDirectory:
                 tried.set()
                 await self._until_broken(replica)
             finally:
-                self._pool(endpoint.role).remove(replica)
+                self._pools[endpoint.role].remove(replica)
                 self._retire(replica, stack.pop_all())
             logger.warning("%s failed", replica.name)
 
@@ -214,7 +219,7 @@ class ReplicaDirectory:
         raise NotReady(self._mixed[endpoint])
 
     def _add(self, replica: Replica) -> None:
-        self._pool(replica.endpoint.role).add(replica)
+        self._pools[replica.endpoint.role].add(replica)
         self._faults.pop(replica.endpoint, None)
         self._mixed.pop(replica.endpoint, None)
         logger.info("%s is ready", replica.name)
@@ -268,9 +273,6 @@ class ReplicaDirectory:
         task = asyncio.create_task(close_when_idle())
         self._retiring[task] = replica
         task.add_done_callback(self._retiring.pop)
-
-    def _pool(self, role: Role) -> ReplicaPool:
-        return self.targets if role is Role.TARGET else self.drafters
 
     def _record_fault(self, endpoint: Endpoint, fault: str) -> None:
         if self._faults.get(endpoint) != fault:
