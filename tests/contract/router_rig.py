@@ -1,17 +1,19 @@
 """A whole system on loopback: fake targets and drafters, a router, a client."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 
 from protos.flyserve.v1 import generation_pb2 as pb
 from protos.flyserve.v1.generation_pb2_grpc import GenerationStub
 from router.config import RouterConfig
 from router.server import create_host
-from tests.contract.fakes import FakeDrafter, FakeTarget
+from tests.contract.fakes import FakeDrafter, FakeService, FakeTarget
 from tests.support.serving import connected, serving
 
 PLAIN, EXACT, FLY = pb.MODE_PLAIN, pb.MODE_EXACT, pb.MODE_FLY
@@ -40,6 +42,21 @@ class Rig:
     ) -> tuple[list[pb.Choice], pb.GenerateResponse]:
         response = await self.stub.Generate(make_request(mode, max_new_tokens, **fields), timeout=240)
         return list(response.choices), response
+
+    async def expired(self, request: pb.GenerateRequest, *services: FakeService) -> float:
+        """Send a request whose deadline passes while one of the services works; return its seconds.
+
+        On a slow machine, where no service is reached in time, the deadline is later.
+        """
+        timeout_s, num_opened = 0.25, sum(each.num_opened for each in services)
+        while sum(each.num_opened for each in services) == num_opened:
+            timeout_s *= 2
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await self.stub.Generate(request, timeout=timeout_s)
+            assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        opened = [each for each in services if each.num_opened]
+        await asyncio.wait_for(asyncio.gather(*(each.all_closed.wait() for each in opened)), 60)
+        return timeout_s
 
     async def rejection(self, **fields: Any) -> grpc.aio.AioRpcError:
         """Return the error of this request."""

@@ -16,8 +16,11 @@ from fly.sequence import ReplicatedSequence
 from protos.flyserve.v1 import generation_pb2 as pb
 from tests.contract.fakes import FakeTarget, HashModel, save_tokenizer
 from tests.contract.router_rig import PLAIN, Rig, ids, make_request, running
+from tests.support.clock import pass_time
 
 LIMIT_S = 240
+STEP_S = 30.0
+"""A limit of steps, which no step reaches but one that hangs while the test lets time pass."""
 POISON = 77
 STATUS = grpc.StatusCode
 
@@ -85,7 +88,7 @@ def prompt(*tokens: int) -> pb.TokenIds:
 async def test_a_wait_for_a_place_is_not_a_fault(model: Path, caplog: pytest.LogCaptureFixture) -> None:
     target = FakeTarget(HashModel())
     target.places = asyncio.Semaphore(2)
-    async with running(model, [target], verify_timeout_s=1.0) as rig, asyncio.timeout(LIMIT_S):
+    async with running(model, [target], verify_timeout_s=STEP_S) as rig:
         for _ in range(2):
             await target.places.acquire()
         calls = []
@@ -93,7 +96,8 @@ async def test_a_wait_for_a_place_is_not_a_fault(model: Path, caplog: pytest.Log
             calls.append(asyncio.create_task(rig.generate(PLAIN, request_id=str(number))))
             while target.num_queued <= number:
                 await asyncio.sleep(0.01)
-        await asyncio.sleep(1.2)  # longer than a step may take
+        pass_time(STEP_S + 1)
+        await asyncio.sleep(0.1)
         for _ in range(2):
             target.places.release()
         responses = await asyncio.gather(*calls)
@@ -184,25 +188,33 @@ async def test_deadlines_eject_nothing(model: Path, caplog: pytest.LogCaptureFix
     targets = [FakeTarget(HashModel()) for _ in range(2)]
     for target in targets:
         target.script = hangs
-    async with running(model, targets) as rig:
-        for _ in range(5):
+    async with running(model, targets, max_concurrent=2 * count) as rig:
+        for _ in range(count // 200):
             found = await outcomes(rig, *(make_request(PLAIN) for _ in range(200)), timeout_s=0.25)
             assert found == {STATUS.DEADLINE_EXCEEDED: 200}
     assert_kept(caplog)
 
 
+async def pass_time_at(event: asyncio.Event) -> None:
+    await event.wait()
+    pass_time(STEP_S + 1)
+
+
 async def test_a_slow_step_continues_at_another_target_and_both_are_kept(
     model: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    slow, other = FakeTarget(HashModel()), FakeTarget(HashModel())
+    slow, other, hanging = FakeTarget(HashModel()), FakeTarget(HashModel()), asyncio.Event()
 
     async def hangs_once(number: int) -> None:
-        if number == 3:
+        if number == 3 and not hanging.is_set():
+            hanging.set()
             await asyncio.Event().wait()
 
     slow.script = hangs_once
-    async with running(model, [slow, other], verify_timeout_s=0.5, balancing="round_robin") as rig:
+    async with running(model, [slow, other], verify_timeout_s=STEP_S, balancing="round_robin") as rig:
+        waiting = asyncio.create_task(pass_time_at(hanging))
         responses = [await rig.generate(PLAIN) for _ in range(2)]
+        await waiting
         assert ids(responses[0]) == ids(responses[1])
         assert sum(response.statistics.replays for response in responses) == 1
         num_opened = slow.num_opened

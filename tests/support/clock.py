@@ -3,6 +3,7 @@
 import asyncio
 import heapq
 import itertools
+import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import TypeVar
 
@@ -71,3 +72,13 @@ def in_virtual_time(main: Callable[[], Coroutine[object, object, None]]) -> Call
             runner.run(main())
 
     return test
+
+
+def pass_time(seconds: float) -> None:
+    """Let all timers of the running event loop that expire within some seconds expire now.
+
+    So a test has a long limit, which no slow machine reaches, and need not wait for it.
+    """
+    loop, before = asyncio.get_running_loop(), asyncio.get_running_loop().time()
+    offset_s = before - time.monotonic() + seconds
+    loop.time = lambda: time.monotonic() + offset_s  # type: ignore[method-assign]
