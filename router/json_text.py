@@ -4,6 +4,11 @@ from typing import Any
 
 import pydantic_core
 
+from fly.errors import InvalidRequest
+
+MOST_DEPTH = 64
+"""Deepest nesting of a JSON Schema."""
+
 
 def parse_json_text(text: str, has_constants: bool = True) -> Any:
     """Return the value of a JSON text; raise ValueError if it is none, or nested too deep.
@@ -12,3 +17,13 @@ def parse_json_text(text: str, has_constants: bool = True) -> Any:
     can take. With `has_constants`, NaN and Infinity are numbers, as Python's own parser has it.
     """
     return pydantic_core.from_json(text, allow_inf_nan=has_constants)
+
+
+def check_depth(value: Any, field: str) -> None:
+    """Raise InvalidRequest if the value of a field is nested too deep; without recursion."""
+    level, depth = [value], 0
+    while level := [each for each in level if isinstance(each, dict | list)]:
+        if depth == MOST_DEPTH:
+            raise InvalidRequest.of(field, f"is nested too deep, at most {MOST_DEPTH} levels")
+        level = [item for each in level for item in (each.values() if isinstance(each, dict) else each)]
+        depth += 1

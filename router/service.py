@@ -169,16 +169,7 @@ class GenerationService:
         grammar = await context.grammars.prepare(request.grammar, tenant) if request.grammar else None
 
         def prepared() -> PreparedRequest:
-            tokenizer = context.tokenizer
-            return prepare(
-                request,
-                tokenizer.encode,
-                partial(tokenizer.encode, add_special_tokens=False),
-                tokenizer.eos_ids,
-                model,
-                context.config,
-                grammar,
-            )
+            return prepare(request, context.tokenizer, model, context.config, grammar)
 
         return await off_loop(_cost_s(request.prompt) + _cost_s(request.prediction), prepared)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-TASKS = Path(__file__).resolve().parent.parent.parent / "demo" / "tasks" / "held_out.jsonl"
+TASKS = Path(__file__).with_name("held_out.jsonl")
 _ANSWER = "Answer:"
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fly.errors import ConfigError
+from flyserve.cli.options import Verbose
 from flyserve.cli.terminal import START_FIRST, messages, output, reported_errors
 from flyserve.cli.up import DEMO, running
 from flyserve.client import Client
@@ -28,7 +29,7 @@ def bench(
     report: Annotated[
         Path | None, typer.Option("--output", dir_okay=False, help="Write all measurements as JSON.")
     ] = None,
-    verbose: Annotated[bool, typer.Option(help="Print the logs of the services.")] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Compare the ways of decoding on the shipped held-out tasks, and print a table."""
     with reported_errors(START_FIRST):

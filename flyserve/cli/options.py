@@ -1,4 +1,4 @@
-"""Options that commands share, in groups: sampling, speculation, connection."""
+"""Options that commands share: those of a start, and groups of sampling, speculation and connection."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +20,27 @@ _LARGEST_SEED = 2**64 - 1
 _sampling = partial(typer.Option, rich_help_panel="Sampling")
 _speculation = partial(typer.Option, rich_help_panel="Speculation")
 _connection = partial(typer.Option, rich_help_panel="Connection")
+_port = partial(typer.Option, min=0, max=65_535)
+
+GrpcPort = Annotated[
+    int | None, _port(help="Port of the gRPC API instead of the file's; 0 takes a free one.")
+]
+HttpPort = Annotated[
+    int | None,
+    _port(help="Port of the OpenAI-compatible HTTP API instead of the file's; 0 takes a free one."),
+]
+StartupTimeout = Annotated[
+    float, typer.Option(min=1, help="Time limit for Ray, and then the replicas, to be ready, in seconds.")
+]
+Verbose = Annotated[bool, typer.Option(help="Print what the services log.")]
+SingleProcess = Annotated[
+    bool,
+    typer.Option(
+        "--single-process",
+        help="Serve from this process alone, without Ray: it starts sooner and takes a third of the memory,"
+        " but with a draft model on CPUs it is slower under load.",
+    ),
+]
 
 
 def _draft_length(text: str) -> DraftLength:

@@ -1,14 +1,17 @@
 """`flyserve serve`: run a deployment from one line until Ctrl-C."""
 
 import ipaddress
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fly.errors import ConfigError
+from flyserve.cli.groups import grouped
+from flyserve.cli.options import SingleProcess, StartupTimeout, Verbose
 from flyserve.cli.terminal import messages, output, reported_errors
-from flyserve.cli.up import SingleProcessOption
 from flyserve.cli.up import serve as serve_deployment
 
 EXAMPLES = """Examples:
@@ -21,48 +24,52 @@ flyserve serve models/llama-8b --draft models/llama-1b --single-process
 
 flyserve serve org/name@main --port 9000 --print-config > deployment.yaml"""
 
-_port = {"min": 0, "max": 65_535}
+_port = partial(typer.Option, min=0, max=65_535)
 
 
-def serve(
-    target: Annotated[str, typer.Argument(help="Folder of the target, or org/name@revision on the hub.")],
+@dataclass(frozen=True, slots=True)
+class LineOptions:
+    """Options that become keys of the deployment file, by their names in `OneLine`."""
+
     draft: Annotated[
         str | None,
         typer.Option(
             help="Folder or hub name of the drafter; or suffix or ngram, which look tokens up without a model"
             " (a folder of that name: ./suffix). Without it, nothing is drafted."
         ),
-    ] = None,
+    ] = None
     sub_draft: Annotated[
         str | None,
         typer.Option(
             help="suffix, ngram, none, or the folder of a tiny model; helps a drafter with a model."
         ),
-    ] = None,
-    replicas: Annotated[int | None, typer.Option(min=1, help="Replicas of the target.")] = None,
+    ] = None
+    replicas: Annotated[int | None, typer.Option(min=1, help="Replicas of the target.")] = None
     host: Annotated[
         str | None, typer.Option(help="Interface to listen on; 0.0.0.0 is all.", show_default="127.0.0.1")
-    ] = None,
-    port: Annotated[int, typer.Option(**_port, help="Port of the OpenAI-compatible HTTP API.")] = 8000,
-    grpc_port: Annotated[
-        int | None, typer.Option(**_port, help="Port of the gRPC API.", show_default="50051")
-    ] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16.", show_default="bfloat16")] = None,
-    engine: Annotated[str | None, typer.Option(help="builtin or vllm.", show_default="builtin")] = None,
-    api_keys: Annotated[
-        Path | None, typer.Option(help="File of API keys, as flyserve token writes it.")
-    ] = None,
+    ] = None
+    port: Annotated[int, _port(help="Port of the OpenAI-compatible HTTP API.")] = 8000
+    grpc_port: Annotated[int | None, _port(help="Port of the gRPC API.", show_default="50051")] = None
+    dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16.", show_default="bfloat16")] = None
+    engine: Annotated[str | None, typer.Option(help="builtin or vllm.", show_default="builtin")] = None
+    api_keys: Annotated[Path | None, typer.Option(help="File of API keys, as flyserve token writes it.")] = (
+        None
+    )
+
+
+@grouped
+def serve(
+    target: Annotated[str, typer.Argument(help="Folder of the target, or org/name@revision on the hub.")],
+    line: LineOptions,
     allow_anyone: Annotated[
         bool, typer.Option("--allow-anyone", help="Listen beyond this machine without API keys.")
     ] = False,
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print the deployment file, and start nothing.")
     ] = False,
-    startup_timeout_s: Annotated[
-        float, typer.Option(min=1, help="Time limit for Ray, and then the replicas, to be ready, in seconds.")
-    ] = 120.0,
-    verbose: Annotated[bool, typer.Option(help="Print what the services log.")] = False,
-    single_process: SingleProcessOption = False,
+    startup_timeout_s: StartupTimeout = 120.0,
+    verbose: Verbose = False,
+    single_process: SingleProcess = False,
 ) -> None:
     """Serve a model on this machine: Ray, controller, services, router. Ctrl-C stops it.
 
@@ -73,22 +80,9 @@ def serve(
 
         from orchestration.deployment.one_line import OneLine, deployment_content, one_line_deployment
 
-        if host is not None:
-            _check_host(host, api_keys is not None, allow_anyone)
-        content = deployment_content(
-            OneLine(
-                target=target,
-                draft=draft,
-                sub_draft=sub_draft,
-                replicas=replicas,
-                host=host,
-                port=port,
-                grpc_port=grpc_port,
-                dtype=dtype,
-                engine=engine,
-                api_keys=api_keys,
-            )
-        )
+        if line.host is not None:
+            _check_host(line.host, line.api_keys is not None, allow_anyone)
+        content = deployment_content(OneLine(target=target, **asdict(line)))
         deployment = one_line_deployment(content)
         text = yaml.safe_dump(content, sort_keys=False).rstrip()
         if print_config:

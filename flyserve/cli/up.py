@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from flyserve.cli.options import GrpcPort, HttpPort, SingleProcess, StartupTimeout, Verbose
 from flyserve.cli.terminal import messages, output, reported_errors
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 DEMO = Path(__file__).resolve().parent.parent.parent / "demo" / "deployment.yaml"
 
-
 EXAMPLES = """Examples:
 
 flyserve up
@@ -32,39 +32,16 @@ flyserve up deployment.yaml --port 50051 --verbose
 
 flyserve up --single-process"""
 
-SingleProcessOption = Annotated[
-    bool,
-    typer.Option(
-        "--single-process",
-        help="Serve from this process alone, without Ray: it starts sooner and takes a third of the memory,"
-        " but with a draft model on CPUs it is slower under load.",
-    ),
-]
-
 
 def up(
     deployment: Annotated[
         Path | None, typer.Argument(help="Deployment file; default: the shipped demo.", show_default=False)
     ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(
-            min=0, max=65_535, help="Port of the gRPC API instead of the file's; 0 takes a free one."
-        ),
-    ] = None,
-    http_port: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=65_535,
-            help="Port of the OpenAI-compatible HTTP API instead of the file's; 0 takes a free one.",
-        ),
-    ] = None,
-    startup_timeout_s: Annotated[
-        float, typer.Option(min=1, help="Time limit for Ray, and then the replicas, to be ready, in seconds.")
-    ] = 120.0,
-    verbose: Annotated[bool, typer.Option(help="Print what the services log.")] = False,
-    single_process: SingleProcessOption = False,
+    port: GrpcPort = None,
+    http_port: HttpPort = None,
+    startup_timeout_s: StartupTimeout = 120.0,
+    verbose: Verbose = False,
+    single_process: SingleProcess = False,
 ) -> None:
     """Start a deployment on this machine: Ray, controller, services, router. Ctrl-C stops it."""
     with reported_errors():
@@ -95,12 +72,13 @@ def serve(
 
 
 def _serve_single_process(deployment: "Deployment", verbose: bool) -> None:
-    from orchestration.local.single_process import SingleProcess, run_single_process
+    from orchestration.local.single_process import SingleProcess as Serving
+    from orchestration.local.single_process import run_single_process
 
     def show_loading(replica: str) -> None:
         messages().print(f"loading {replica}", markup=False)
 
-    def show_ready(serving: SingleProcess) -> None:
+    def show_ready(serving: Serving) -> None:
         _print_router(serving.address, serving.http_url, serving.speculation)
         _print_ready(serving.address)
 

@@ -19,8 +19,14 @@ from router.http.chat import Chat
 from router.http.completions import Completions
 from router.http.endpoints import Generate, InfoEndpoints
 from router.http.errors import reply_to
-from router.http.metering import Metering
-from router.http.middleware import REQUEST_ID, AllowedHosts, Authentication, ErrorMiddleware, RequestIds
+from router.http.middleware import (
+    REQUEST_ID,
+    AllowedHosts,
+    Authentication,
+    ErrorMiddleware,
+    Metering,
+    RequestIds,
+)
 from router.http.openapi import openapi_document
 from router.http.playground.routes import playground_routes
 from router.http.request_form import Expectations, RequestForm

@@ -1,10 +1,8 @@
-"""Endpoints of the HTTP API, and their reader of bodies."""
+"""Endpoints of the HTTP API."""
 
-import asyncio
 import math
 from functools import partial
 
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -13,11 +11,11 @@ from starlette.types import Receive, Scope, Send
 from fly.errors import NotReady, quoted
 from fly.limits import MOST_TIMEOUT_S
 from fly.version import VERSION
-from router.config import HttpConfig, RouterConfig
+from router.config import RouterConfig
 from router.cost import off_loop
 from router.http.api_format import ApiFormat
 from router.http.errors import Rejected
-from router.http.json_body import JsonBody, parse_json
+from router.http.json_body import read_object
 from router.http.models import ServedModels
 from router.http.objects import Health, ModelList, ResponseModel, Version
 from router.http.responder import Responder
@@ -119,46 +117,3 @@ def _timeout_s(request: Request) -> float | None:
 def send_json(content: ResponseModel) -> Response:
     """Return the response with an object."""
     return Response(content.to_json(), media_type="application/json")
-
-
-async def read_object(request: Request, limits: HttpConfig) -> JsonBody:
-    """Return the JSON object of a request.
-
-    Raise Rejected if the body has another type, is compressed, too long or too slow, or is not a JSON object
-    in UTF-8.
-    """
-    _require_json(request.headers)
-    try:
-        async with asyncio.timeout(limits.body_timeout_s):
-            body = await _read(request, limits.max_body_bytes)
-    except TimeoutError:
-        raise Rejected(408, f"the body did not arrive within {limits.body_timeout_s:g} s") from None
-    return await parse_json(body, limits.max_body_values)
-
-
-def _require_json(headers: Headers) -> None:
-    kinds = [kind.partition(";")[0].strip().lower() for kind in headers.getlist("content-type")]
-    if kinds != ["application/json"]:
-        found = f"is {quoted(', '.join(kinds))}" if any(kinds) else "is missing"
-        raise Rejected(415, f"Content-Type {found}, must be application/json", "Content-Type")
-    encoding = ", ".join(headers.getlist("content-encoding")).lower()
-    if {part.strip() for part in encoding.split(",")} - {"", "identity"}:
-        found = f"Content-Encoding is {quoted(encoding)}: send the body as it is, not compressed"
-        raise Rejected(415, found, "Content-Encoding", headers={"Accept-Encoding": "identity"})
-
-
-async def _read(request: Request, limit: int) -> bytes:
-    """Return the body; keep at most `limit` bytes."""
-    announced = request.headers.get("content-length", "")
-    if announced.isdigit() and int(announced) > limit:
-        raise _too_long(limit)
-    body = bytearray()
-    async for part in request.stream():
-        if len(body) + len(part) > limit:
-            raise _too_long(limit)
-        body += part
-    return bytes(body)
-
-
-def _too_long(limit: int) -> Rejected:
-    return Rejected(413, f"the body has more than {limit} bytes")

@@ -1,9 +1,17 @@
-"""Parse the JSON of a body: its values are counted before they are made, and a large one is off the loop."""
+"""Read the body of a request, a JSON object, within limits of its type, length, time and values.
 
+The values are counted before they are made, and a large body is parsed off the event loop.
+"""
+
+import asyncio
 from typing import Any, NamedTuple
 
 import pydantic_core
+from starlette.datastructures import Headers
+from starlette.requests import Request
 
+from fly.errors import quoted
+from router.config import HttpConfig
 from router.cost import cpu_s, off_loop
 from router.http.errors import Rejected
 
@@ -23,10 +31,48 @@ class JsonBody(NamedTuple):
     cost_s: float
 
 
-async def parse_json(body: bytes, most_values: int) -> JsonBody:
-    """Return the object in a body; raise Rejected if it is none, or has too many values."""
+async def read_object(request: Request, limits: HttpConfig) -> JsonBody:
+    """Return the JSON object of a request.
+
+    Raise Rejected if the body has another type, is compressed, too long or too slow, or is not a JSON object
+    in UTF-8.
+    """
+    _require_json(request.headers)
+    try:
+        async with asyncio.timeout(limits.body_timeout_s):
+            body = await _read(request, limits.max_body_bytes)
+    except TimeoutError:
+        raise Rejected(408, f"the body did not arrive within {limits.body_timeout_s:g} s") from None
     cost_s = cpu_s(characters=len(body), items=body.count(b"{"))
-    return JsonBody(await off_loop(cost_s, lambda: _parse(body, most_values)), cost_s)
+    return JsonBody(await off_loop(cost_s, lambda: _parse(body, limits.max_body_values)), cost_s)
+
+
+def _require_json(headers: Headers) -> None:
+    kinds = [kind.partition(";")[0].strip().lower() for kind in headers.getlist("content-type")]
+    if kinds != ["application/json"]:
+        found = f"is {quoted(', '.join(kinds))}" if any(kinds) else "is missing"
+        raise Rejected(415, f"Content-Type {found}, must be application/json", "Content-Type")
+    encoding = ", ".join(headers.getlist("content-encoding")).lower()
+    if {part.strip() for part in encoding.split(",")} - {"", "identity"}:
+        found = f"Content-Encoding is {quoted(encoding)}: send the body as it is, not compressed"
+        raise Rejected(415, found, "Content-Encoding", headers={"Accept-Encoding": "identity"})
+
+
+async def _read(request: Request, limit: int) -> bytes:
+    """Return the body; keep at most `limit` bytes."""
+    announced = request.headers.get("content-length", "")
+    if announced.isdigit() and int(announced) > limit:
+        raise _too_long(limit)
+    body = bytearray()
+    async for part in request.stream():
+        if len(body) + len(part) > limit:
+            raise _too_long(limit)
+        body += part
+    return bytes(body)
+
+
+def _too_long(limit: int) -> Rejected:
+    return Rejected(413, f"the body has more than {limit} bytes")
 
 
 def _parse(body: bytes, most_values: int) -> dict[str, Any]:

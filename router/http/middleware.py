@@ -1,4 +1,4 @@
-"""Middleware of every HTTP request: request ids, errors to responses, hosts, authentication by API key."""
+"""Middleware of every HTTP request: request ids, errors to responses, hosts, API keys, quotas."""
 
 import asyncio
 import uuid
@@ -11,8 +11,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fly.errors import NotReady, quoted
 from router.http.errors import Rejected, reply_to
-from router.security.callers import AUTHORIZATION, set_caller
+from router.security.callers import AUTHORIZATION, current_caller, set_caller
 from router.security.keys import Keys
+from router.security.quotas import Quotas
 
 REQUEST_ID = "X-Request-Id"
 
@@ -120,3 +121,31 @@ class Authentication:
 def is_open(path: str) -> bool:
     """Return True if a path needs no API key."""
     return path in _OPEN or (path.startswith(_ASSETS) and path != _SETTINGS)
+
+
+_FREE = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class Metering:
+    """Middleware that counts a request, and the bytes of its body, against quotas before they are read."""
+
+    def __init__(self, app: ASGIApp, quotas: Quotas, max_body_bytes: int) -> None:
+        self._app = app
+        self._quotas = quotas
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or raise Overloaded."""
+        if scope["method"] in _FREE:
+            await self._app(scope, receive, send)
+            return
+        # NOTE: a body that is longer than allowed is rejected where it is read; it never takes more.
+        announced = min(int(Headers(scope=scope).get("content-length", 0)), self._max_body_bytes)
+        with self._quotas.admitted(current_caller(), announced) as hold:
+
+            async def counting() -> Message:
+                message = await receive()
+                hold(len(message.get("body", b"")))
+                return message
+
+            await self._app(scope, receive if announced else counting, send)

@@ -11,9 +11,10 @@ from starlette.routing import Route
 from fly.errors import InvalidRequest
 from router.config import RouterConfig
 from router.cost import cpu_s, off_loop
-from router.http.endpoints import read_object, send_json
+from router.http.endpoints import send_json
 from router.http.errors import renamed
 from router.http.fields import Count, TemplateVariables
+from router.http.json_body import read_object
 from router.http.messages import Messages, conversation_of
 from router.http.models import ServedModels
 from router.http.objects import Detokenized, Tokenized, TokenizerInfo

@@ -12,7 +12,7 @@ from fly.errors import InvalidRequest
 from router.config import LimitsConfig
 from router.http.parsing import shown
 from router.http.request_model import AtMost, RequestModel
-from router.requests.depth import check_depth
+from router.json_text import check_depth
 from router.text.message_formats import MessageFormats
 from router.tools.grammar import OfferedTools
 

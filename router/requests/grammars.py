@@ -13,8 +13,7 @@ from typing import Any
 from fly.errors import InvalidRequest, NotReady
 from fly.grammar import Grammar, GrammarKind
 from router.config import LimitsConfig
-from router.json_text import parse_json_text
-from router.requests.depth import MOST_DEPTH, check_depth
+from router.json_text import MOST_DEPTH, check_depth, parse_json_text
 from router.requests.forced_length import forced_length
 from services.common.grammars.compilations import Compilations
 from services.common.grammars.follower import GrammarFollower

@@ -2,7 +2,7 @@
 
 import math
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 
@@ -20,6 +20,7 @@ from router.requests.planning import SpeculationPlan, check_speculation, plan_sp
 from router.requests.prompt_length import check_beginning
 from router.requests.request import PreparedRequest, draw_seed
 from router.requests.warnings import request_warnings
+from router.text.tokenizer import Tokenizer
 
 _SHORT = 16_384
 """Characters or token ids of a prompt that is also checked if the request is refused anyway."""
@@ -27,27 +28,24 @@ _SHORT = 16_384
 
 def prepare(
     request: GenerateRequest,
-    encode: Callable[[str], Sequence[int]],
-    encode_plain: Callable[[str], Sequence[int]],
-    eos_ids: Sequence[int],
+    tokenizer: Tokenizer,
     target: ModelInfo,
     config: RouterConfig,
     grammar: CompiledGrammar | None = None,
 ) -> PreparedRequest:
     """Return a request that can be served by `target`; in mode draft it is the drafters' model.
 
-    `encode` returns the token ids of a text, `encode_plain` those without special tokens; `eos_ids` are the
-    model's own; `grammar` is that of the request, compiled. Raise InvalidRequest with a
-    violation for every field that breaks a limit, as many as an error reports.
+    `grammar` is that of the request, compiled. Raise InvalidRequest with a violation for every field that
+    breaks a limit, as many as an error reports.
     """
-    limits, default_plan = config.limits, config.speculation.plan
+    limits, default_plan, encode = config.limits, config.speculation.plan, tokenizer.encode
     sampling_limits = SamplingLimits(
         top_k=target.vocab_size, penalty=PUBLIC_PENALTY, logit_bias=PUBLIC_LOGIT_BIAS
     )
     first = chain(
         _check_texts(request, limits),
         _check_length(request, limits),
-        _check_grammar(request, eos_ids),
+        _check_grammar(request, tokenizer.eos_ids),
         _check_draft_mode(request),
         check_sampling(request.sampling, target.vocab_size, sampling_limits),
         check_speculation(request.speculation, default_plan, limits.draft_length, limits.max_new_tokens),
@@ -57,7 +55,7 @@ def prepare(
     if isinstance(request.prompt, str) and not violations:
         violations += check_beginning("prompt", (request.prompt,), encode, target.context_length)
     if not violations or (_is_short(request.prompt) and not _has_fault(request.prompt_field, violations)):
-        prompt_ids = tuple(encode(request.prompt)) if isinstance(request.prompt, str) else request.prompt
+        prompt_ids = encode(request.prompt) if isinstance(request.prompt, str) else request.prompt
         further = chain(
             _check_prompt(request, prompt_ids, target),
             check_returned_values([(request, len(prompt_ids))], limits),
@@ -65,12 +63,12 @@ def prepare(
         )
         violations += islice(further, MOST_VIOLATIONS)
     refuse(violations)
-    prepared = replace(_complete(request, prompt_ids, eos_ids, target, config), grammar=grammar)
+    prepared = replace(_complete(request, prompt_ids, tokenizer.eos_ids, target, config), grammar=grammar)
     if not request.prediction:
         return prepared
     if not prepared.plan.drafts:
         raise InvalidRequest.of("prediction", f"needs drafts, but {_reason_without_drafts(prepared.plan)}")
-    return replace(prepared, prediction=tuple(encode_plain(request.prediction)))
+    return replace(prepared, prediction=encode(request.prediction, add_special_tokens=False))
 
 
 def _is_short(prompt: str | Sequence[int]) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from fly.grammar import Grammar, GrammarKind
 from router.tools.message import MessageFormat
+from router.tools.parser import ToolParser
 
 _OBJECT = {"type": "object"}
 _WHITE = r"WHITE: /[ \t\r\n]*/"
@@ -42,26 +43,30 @@ def grammar_of(tools: OfferedTools, form: MessageFormat | None, is_needed: bool 
     other tools are any object. Then nothing is constrained if a marker that ends free text is no token of the
     vocabulary: a grammar cannot find it in the text. If a grammar `is_needed`, it is one of any text.
     """
-    any_text = Grammar(GrammarKind.LARK, "start: /(?s:.*)/\n") if is_needed else None
-    if form is None or form.parser is None or not (tools.must_call or tools.strict or is_needed):
-        return any_text
-    opening = form.parser.opening()
-    markers = (*([opening] if opening else []), *(form.reasoning or ()))
-    if not tools.must_call and not all(_is_token(form, marker) for marker in markers):
-        return any_text
+    if form is not None and form.parser is not None and (tools.must_call or tools.strict or is_needed):
+        opening = form.parser.opening()
+        ends = (*([opening] if opening else []), *(form.reasoning or ()))
+        if tools.must_call or all(_is_token(form, marker) for marker in ends):
+            return _of_calls(tools, form, form.parser)
+    return Grammar(GrammarKind.LARK, "start: /(?s:.*)/\n") if is_needed else None
+
+
+def _of_calls(tools: OfferedTools, form: MessageFormat, parser: type[ToolParser]) -> Grammar:
     schemas = {
         name: schema if tools.must_call or name in tools.strict else _OBJECT
         for name, schema in tools.schemas.items()
     }
-    lines = [form.parser.calls_rule(schemas, partial(_written, form), tools.parallel)]
-    if tools.must_call:
-        lines.append("start: calls")
-    elif opening:
-        lines += ["start: FREE calls?", f"FREE: {_without(opening)}"]
-    else:
-        lines += ["start: calls | OTHER", r"OTHER: /([^{ \t\r\n](?s:.*))?/"]
+    calls = parser.calls_rule(schemas, partial(_written, form), tools.parallel)
     texts = tuple(json.dumps(schema) for schema in schemas.values())
-    return Grammar(GrammarKind.LARK, "\n".join(lines) + "\n", schemas=texts)
+    start = "start: calls" if tools.must_call else _free_start(parser.opening())
+    return Grammar(GrammarKind.LARK, f"{calls}\n{start}\n", schemas=texts)
+
+
+def _free_start(opening: str) -> str:
+    """Return the rule of a message that may have calls."""
+    if opening:
+        return f"start: FREE calls?\nFREE: {_without(opening)}"
+    return "start: calls | OTHER\n" r"OTHER: /([^{ \t\r\n](?s:.*))?/"
 
 
 def after_reasoning(grammar: Grammar, form: MessageFormat | None, budget: int | None = None) -> Grammar:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from flyserve.cli.cluster.connecting import RayAddress, ask, controller_of
+from flyserve.cli.options import GrpcPort, HttpPort
 from flyserve.cli.terminal import reported_errors
 
 EXAMPLES = """Examples:
@@ -19,18 +20,8 @@ def router(
     registry: Annotated[
         str | None, typer.Option(help="host:port of the registry; default: ask the controller.")
     ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(
-            min=0, max=65_535, help="Port of the gRPC API instead of the file's; 0 takes a free one."
-        ),
-    ] = None,
-    http_port: Annotated[
-        int | None,
-        typer.Option(
-            min=0, max=65_535, help="Port of the HTTP API instead of the file's; 0 takes a free one."
-        ),
-    ] = None,
+    port: GrpcPort = None,
+    http_port: HttpPort = None,
     name: Annotated[
         str | None,
         typer.Option(help="Name of this router in metrics, traces and logs; default: this machine's name."),

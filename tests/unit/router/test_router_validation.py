@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,13 +26,16 @@ CONFIG = RouterConfig(model=Path("model"), targets=("127.0.0.1:1",))
 PROMPT = (5, 6, 7)
 
 
-def _encode(text: str) -> list[int]:
-    return [ord(letter) % 100 for letter in text]
+def _encode(text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
+    return tuple(ord(letter) % 100 for letter in text)
+
+
+TOKENIZER: Any = SimpleNamespace(encode=_encode, eos_ids=(0, 1))
 
 
 def prepared(target: ModelInfo = TARGET, **fields: Any) -> PreparedRequest:
     request = GenerateRequest(**{"prompt": PROMPT, **fields})
-    return prepare(request, _encode, _encode, (0, 1), target, CONFIG)
+    return prepare(request, TOKENIZER, target, CONFIG)
 
 
 def up_to(length: int) -> DraftLength:
