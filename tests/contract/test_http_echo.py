@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from tests.contract.http_rig import MODEL, HttpRig, error_of, serving_http
 from tests.contract.scripted import logprob
@@ -14,9 +15,12 @@ ECHO: dict[str, Any] = {"temperature": 0, "echo": True, "logprobs": 1}
 LONG = [2 + (7 * at + at // 13) % 300 for at in range(600)]
 
 
-@pytest.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[HttpRig]:
-    async with serving_http(tmp_path) as rig:
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def rig(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[HttpRig]:
+    async with serving_http(tmp_path_factory.mktemp("model")) as rig:
         rig.target.model = rig.target.model.__class__(certain_share=0.3, context_length=700)
         yield rig
 
@@ -30,6 +34,7 @@ def check_prompt(logprobs: dict[str, Any], ids: list[int]) -> None:
 
 
 async def test_a_scored_prompt_needs_no_completion(rig: HttpRig) -> None:
+    drafted = rig.drafter.num_opened
     for prompt in ([40, 41, 42, 43], [[40, 41, 42, 43]]):
         body = await rig.complete(prompt=prompt, max_tokens=0, **ECHO)
         (choice,) = body["choices"]
@@ -45,7 +50,7 @@ async def test_a_scored_prompt_needs_no_completion(rig: HttpRig) -> None:
         }
     opening = rig.target.openings[-1]
     assert (opening.num_logprobs, opening.prompt_length, opening.sampling.temperature) == (1, 4, 0)
-    assert not rig.target.num_open and not rig.drafter.num_opened
+    assert not rig.target.num_open and rig.drafter.num_opened == drafted
 
 
 async def test_a_completion_follows_its_prompt(rig: HttpRig) -> None:

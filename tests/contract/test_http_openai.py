@@ -6,6 +6,7 @@ from typing import Any
 
 import openai
 import pytest
+import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from protos.flyserve.v1 import generation_pb2 as pb
@@ -16,9 +17,12 @@ from tests.contract.scripted import logprob
 FOX = [{"role": "user", "content": "the fox"}]
 
 
-@pytest.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[HttpRig]:
-    async with serving_http(tmp_path) as rig:
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def rig(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[HttpRig]:
+    async with serving_http(tmp_path_factory.mktemp("model")) as rig:
         yield rig
 
 

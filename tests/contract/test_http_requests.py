@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from protos.flyserve.v1 import generation_pb2 as pb
 from tests.contract.http_rig import MODEL, HttpRig, error_of, events, serving_http
@@ -15,9 +16,12 @@ COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "hello"}]
 
 
-@pytest.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[HttpRig]:
-    async with serving_http(tmp_path, limits={"prompts": 3, "priority": 100}) as rig:
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def rig(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[HttpRig]:
+    async with serving_http(tmp_path_factory.mktemp("model"), limits={"prompts": 3, "priority": 100}) as rig:
         yield rig
 
 
@@ -396,5 +400,6 @@ async def test_usage_may_come_with_every_chunk(rig: HttpRig) -> None:
 
 async def test_the_document_describes_what_is_served(rig: HttpRig) -> None:
     document = (await rig.http.get("/openapi.json")).json()
-    assert set(document["paths"]) >= {COMPLETIONS, CHAT, "/v1/models", "/v1/models/{model}", "/health"}
+    served = {COMPLETIONS, CHAT, "/v1/responses", "/v1/models", "/v1/models/{model}", "/health", "/version"}
+    assert set(document["paths"]) == served | {"/tokenize", "/detokenize", "/tokenizer_info", "/metrics"}
     assert json.dumps(document).count('"enum": ["fake", "fake-draft"]') >= 3

@@ -96,11 +96,6 @@ async def test_bad_input_is_named(rig: HttpRig) -> None:
         assert (response.status_code, error_of(response)["code"]) == (404, "model_not_found")
 
 
-@pytest.mark.parametrize("path", ["/tokenize", "/detokenize", "/tokenizer_info"])
-async def test_the_document_has_the_paths(rig: HttpRig, path: str) -> None:
-    assert path in (await rig.http.get("/openapi.json")).json()["paths"]
-
-
 async def test_models_tell_names_and_no_folder(tmp_path: Path) -> None:
     folder = tmp_path / "secret-place" / "my-model"
     folder.mkdir(parents=True)

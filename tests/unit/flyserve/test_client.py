@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from fly.errors import DeadlineExceeded, FlyServeError, InvalidRequest, NotReady, Overloaded
+from fly.request import GenerateRequest
 from fly.types import Coupling, DraftLengthPolicy, EntropyEstimator, FinishReason, Mode, TailPolicy, Verdict
 from flyserve import Client, DraftLength, SamplingParams, SpeculationParams, Token
-from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1 import generation_pb2 as pb
+from protos.wire.generation import request_from_wire
 from tests.unit.flyserve.fake_generation import STATISTICS, FakeGeneration, fake_generation, rejected_address
 
 
@@ -29,40 +30,35 @@ def test_generate_returns_tokens_with_their_verdicts(served: tuple[FakeGeneratio
     assert response.warnings == ("short context",)
 
 
-def test_what_is_not_said_is_absent_on_the_wire(served: tuple[FakeGeneration, Client]) -> None:
+def test_what_is_said_arrives_and_nothing_else(served: tuple[FakeGeneration, Client]) -> None:
     service, client = served
-    client.generate("hello")
-    request = service.requests[0]
-    assert request.prompt == "hello"
-    assert not request.HasField("max_new_tokens")
-    assert not request.sampling.HasField("seed")
-    assert request.speculation.mode == pb.MODE_UNSPECIFIED
-    assert request.speculation.draft_length == pb.DraftLength()
-    assert not request.speculation.HasField("sub_drafter")
-
-
-def test_what_is_said_arrives(served: tuple[FakeGeneration, Client]) -> None:
-    service, client = served
-    client.generate(
-        [4, 5],
+    said = GenerateRequest(
+        prompt=(4, 5),
         max_new_tokens=9,
-        sampling=SamplingParams(temperature=0.5, seed=0),
+        sampling=SamplingParams(0.5, seed=0, logit_bias={5: -1.5}, coupling=Coupling.REJECTION),
         speculation=SpeculationParams(
-            mode=Mode.FLY, preset="vllm", draft_length=DraftLength(max=0), sub_drafter=False
+            mode=Mode.FLY,
+            preset="vllm",
+            draft_length=DraftLength(DraftLengthPolicy.GOODPUT, 0),
+            sub_drafter=False,
+            tail=TailPolicy.CARRY,
+            carry_after=0,
+            guard_stops=False,
+            entropy=EntropyEstimator.NORMALIZED,
         ),
-        stop=["\n"],
+        stop=("\n",),
         cache_salt="tenant",
+        request_id="mine",
     )
-    request = service.requests[0]
-    assert request.cache_salt == "tenant"
-    assert list(request.prompt_token_ids.ids) == [4, 5]
-    assert request.max_new_tokens == 9
-    assert (request.sampling.temperature, request.sampling.HasField("seed")) == (0.5, True)
-    speculation = request.speculation
-    assert (speculation.mode, speculation.preset) == (pb.MODE_FLY, "vllm")
-    assert (speculation.draft_length.HasField("max"), speculation.draft_length.max) == (True, 0)
-    assert (speculation.HasField("sub_drafter"), speculation.sub_drafter) == (True, False)
-    assert list(request.stop) == ["\n"]
+    client.generate(
+        [4, 5], 9, said.sampling, said.speculation, stop=["\n"], cache_salt="tenant", request_id="mine"
+    )
+    client.generate("hello")
+    first, second = service.requests
+    assert request_from_wire(first) == said and service.metadata[0]["x-request-id"] == "mine"
+    assert request_from_wire(second) == GenerateRequest(prompt="hello", request_id=second.request_id)
+    assert service.metadata[1]["x-request-id"] == second.request_id != ""
+    assert not second.HasField("max_new_tokens") and second.speculation.mode == pb.MODE_UNSPECIFIED
 
 
 def test_every_choice_is_told(served: tuple[FakeGeneration, Client]) -> None:
@@ -70,29 +66,6 @@ def test_every_choice_is_told(served: tuple[FakeGeneration, Client]) -> None:
     assert [choice.index for choice in response.choices] == [0, 1, 2]
     assert response.choices[0].text == response.text
     assert (served[0].requests[0].n, served[0].requests[0].HasField("logprobs")) == (3, True)
-
-
-def test_every_parameter_of_the_rule_arrives(served: tuple[FakeGeneration, Client]) -> None:
-    service, client = served
-    speculation = SpeculationParams(
-        draft_length=DraftLength(policy=DraftLengthPolicy.GOODPUT),
-        tail=TailPolicy.CARRY,
-        carry_after=0,
-        guard_stops=False,
-        guard_excluded=True,
-        strict_prefix_tokens=3,
-        entropy=EntropyEstimator.NORMALIZED,
-    )
-    sampling = SamplingParams(logit_bias={5: -1.5}, coupling=Coupling.REJECTION)
-    client.generate("hello", sampling=sampling, speculation=speculation)
-    wire = service.requests[0]
-    assert (wire.speculation.tail, wire.speculation.carry_after) == (pb.TAIL_POLICY_CARRY, 0)
-    assert (wire.speculation.guard_stops, wire.speculation.HasField("guard_stops")) == (False, True)
-    assert wire.speculation.guard_excluded and wire.speculation.strict_prefix_tokens == 3
-    assert wire.speculation.entropy == common_pb2.ENTROPY_ESTIMATOR_NORMALIZED
-    assert wire.speculation.draft_length.policy == pb.DRAFT_LENGTH_POLICY_GOODPUT
-    assert dict(wire.sampling.logit_bias) == {5: -1.5}
-    assert wire.sampling.coupling == common_pb2.COUPLING_REJECTION
 
 
 @pytest.mark.parametrize(
@@ -218,15 +191,6 @@ def test_the_next_address_takes_over(served: tuple[FakeGeneration, Client]) -> N
         assert client.tokenize("the")
 
 
-def test_every_call_names_its_request(served: tuple[FakeGeneration, Client]) -> None:
-    service, client = served
-    client.generate("hello", request_id="mine")
-    client.generate("hello")
-    assert service.requests[0].request_id == "mine"
-    assert service.metadata[0]["x-request-id"] == "mine"
-    assert service.metadata[1]["x-request-id"] == service.requests[1].request_id != ""
-
-
 def test_an_unknown_option_is_a_type_error(served: tuple[FakeGeneration, Client]) -> None:
     with pytest.raises(TypeError, match="temprature"):
         served[1].generate("hello", temprature=0.5)  # type: ignore[call-arg]
@@ -253,9 +217,8 @@ def test_a_server_that_is_not_there_is_named() -> None:
         client.generate("hello")
 
 
-@pytest.mark.parametrize("module", ["flyserve", "flyserve.client", "flyserve.cli"])
-def test_importing_loads_neither_torch_nor_ray(module: str) -> None:
-    code = f"import sys, {module}; sys.exit(int(bool({{'torch', 'ray'}} & set(sys.modules))))"
+def test_importing_the_command_line_loads_neither_torch_nor_ray() -> None:
+    code = "import sys, flyserve.cli; sys.exit(int(bool({'torch', 'ray'} & set(sys.modules))))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

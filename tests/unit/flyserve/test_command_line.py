@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from fly.request import DraftLength, GenerateRequest, SamplingParams, SpeculationParams
+from fly.types import Coupling, Mode, TailPolicy
 from flyserve.cli import app
-from protos.flyserve.v1 import common_pb2
-from protos.flyserve.v1 import generation_pb2 as pb
+from protos.wire.generation import request_from_wire
 from tests.unit.flyserve.fake_generation import FakeGeneration, fake_generation, rejected_address
 
 
@@ -58,14 +59,26 @@ def test_generate_passes_its_options_on(served: tuple[FakeGeneration, str]) -> N
     service, address = served
     run(
         *("generate", "-", "--address", address, "--mode", "exact", "--preset", "vllm"),
-        *("--draft-length", "0", "--max-new-tokens", "7"),
+        *("--draft-length", "0", "--max-new-tokens", "7", "--stop", "a", "--stop", "b"),
+        *("--temperature", "0.7", "--seed", "18446744073709551615", "--coupling", "rejection"),
+        *("--window", "4", "--threshold", "0.5", "--tail", "carry"),
         stdin="from a pipe\n",
     )
-    request = service.requests[0]
-    assert request.prompt == "from a pipe\n"
-    assert request.speculation.mode == pb.MODE_EXACT
-    assert (request.speculation.preset, request.speculation.HasField("draft_length")) == ("vllm", True)
-    assert request.max_new_tokens == 7
+    assert request_from_wire(service.requests[0]) == GenerateRequest(
+        prompt="from a pipe\n",
+        max_new_tokens=7,
+        sampling=SamplingParams(temperature=0.7, seed=2**64 - 1, coupling=Coupling.REJECTION),
+        speculation=SpeculationParams(
+            mode=Mode.EXACT,
+            preset="vllm",
+            draft_length=DraftLength(max=0),
+            window=4,
+            threshold=0.5,
+            tail=TailPolicy.CARRY,
+        ),
+        stop=("a", "b"),
+        request_id=service.requests[0].request_id,
+    )
 
 
 def test_generate_prints_json(served: tuple[FakeGeneration, str]) -> None:
@@ -92,23 +105,6 @@ def test_generate_prints_a_json_line_per_chunk(served: tuple[FakeGeneration, str
     assert served[0].requests[0].HasField("logprobs") and result.stderr == ""
 
 
-def test_generate_passes_sampling_and_the_rule_on(served: tuple[FakeGeneration, str]) -> None:
-    service, address = served
-    run(
-        *("generate", "hello", "--address", address, "--temperature", "0.7", "--top-p", "0.9"),
-        *("--seed", "18446744073709551615", "--coupling", "rejection", "--stop", "a", "--stop", "b"),
-        *("--window", "4", "--threshold", "0.5", "--tail", "carry"),
-    )
-    request = service.requests[0]
-    assert (request.sampling.temperature, request.sampling.top_p) == (0.7, 0.9)
-    assert request.sampling.seed == 2**64 - 1
-    assert request.sampling.coupling == common_pb2.COUPLING_REJECTION
-    assert list(request.stop) == ["a", "b"]
-    speculation = request.speculation
-    assert (speculation.window, speculation.threshold) == (4, 0.5)
-    assert speculation.tail == pb.TAIL_POLICY_CARRY
-
-
 def test_several_choices_are_shown_one_after_the_other(served: tuple[FakeGeneration, str]) -> None:
     result = run("generate", "hello", "--n", "2", "--address", served[1])
     assert result.stdout == "[choice 0]\nthe quick fox\n[choice 1]\nthe quick fox\n"
@@ -133,6 +129,7 @@ def test_a_bad_option_is_a_usage_error(options: tuple[str, ...], part: str) -> N
 
 def test_the_exit_status_says_the_kind_of_an_error(served: tuple[FakeGeneration, str]) -> None:
     there = ("--address", served[1])
+    fails_with(run("generate", "bad", *there), "max_new_tokens is 9000")
     fails_with(run("generate", "full", "--retries", "0", *there), "try again in 2.5 s", status=3)
     late = run("generate", "endless", "--json-lines", "--timeout-s", "1", *there)
     fails_with(late, "--timeout-s", status=3)
@@ -140,15 +137,6 @@ def test_the_exit_status_says_the_kind_of_an_error(served: tuple[FakeGeneration,
     fails_with(run("generate", "hello", "--tls-key", "x", *there), "belong together", status=2)
     broken = run("generate", "endless", "--timeout-s", "1", *there)
     assert (broken.stdout, broken.exit_code) == ("the quick\n", 3)
-
-
-def test_the_next_address_is_asked(served: tuple[FakeGeneration, str]) -> None:
-    result = run("generate", "hello", "--address", rejected_address(), "--address", served[1])
-    assert result.stdout == "the quick fox\n"
-
-
-def test_a_rejection_is_one_line(served: tuple[FakeGeneration, str]) -> None:
-    fails_with(run("generate", "bad", "--address", served[1]), "max_new_tokens is 9000")
 
 
 @pytest.mark.parametrize("command", [("generate", "hello"), ("generate", "hello", "--json"), ("bench",)])
