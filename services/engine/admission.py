@@ -1,29 +1,12 @@
 """Admit sequences to places and KV memory, while there is room for the growth that is expected of all."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from fly.messages import Open
-from services.engine.base import KvSlot
+from services.engine.base import NO_SLOT
 from services.engine.future import EngineFuture
 from services.engine.memory.kv_cache_manager import KvCacheManager
 from services.engine.memory.slot_allocator import GRAIN
 from services.engine.scheduling.admission_queue import AdmissionQueue, GrowthEstimate
 from services.engine.sequence import EngineSequence
-
-
-@dataclass(slots=True, eq=False)
-class Applicant:
-    """A new sequence that waits for a place and memory, or a preempted one that waits for memory.
-
-    Attributes:
-        sequence: None for a new one, until it is admitted.
-        future: Result of the open of a new one.
-    """
-
-    opening: Open
-    sequence: EngineSequence | None = None
-    future: EngineFuture | None = None
 
 
 class Admission:
@@ -41,14 +24,12 @@ class Admission:
         kv: KvCacheManager[EngineSequence],
         kv_capacity: int,
         context_length: int,
-        make_sequence: Callable[[Open, KvSlot], EngineSequence],
     ) -> None:
         self._kv = kv
         self._kv_capacity = kv_capacity
         self._context_length = context_length
-        self._make_sequence = make_sequence
         self._growth = GrowthEstimate()
-        self._queue = AdmissionQueue[Applicant]()
+        self._queue = AdmissionQueue[EngineSequence]()
         self._committed: int | None = None
         self.num_opens = 0
 
@@ -60,51 +41,38 @@ class Admission:
     def __len__(self) -> int:
         return len(self._queue)
 
-    def add_open(self, opening: Open, future: EngineFuture) -> None:
-        """Queue a new sequence."""
-        self._queue.add(Applicant(opening, future=future), opening.priority)
-        self.num_opens += 1
-
-    def add_preempted(self, sequence: EngineSequence) -> None:
-        """Queue an open sequence that needs memory."""
-        applicant = Applicant(sequence.opening, sequence)
-        self._queue.add(applicant, sequence.priority, is_preempted=True)
-
-    def remove_open(self, future: EngineFuture) -> bool:
-        """Remove a new sequence; return False if it does not wait."""
-        found = [applicant for applicant in self._queue.items() if applicant.future is future]
-        for applicant in found:
-            self._queue.remove(applicant)
-        self.num_opens -= len(found)
-        return bool(found)
+    def add(self, sequence: EngineSequence) -> None:
+        """Queue a new sequence, which has no slot, or an open one that needs memory."""
+        is_new = sequence.slot == NO_SLOT
+        self._queue.add(sequence, sequence.priority, is_preempted=not is_new)
+        self.num_opens += is_new
 
     def remove(self, sequence: EngineSequence) -> None:
-        """Remove a preempted sequence; do nothing if it does not wait."""
-        for applicant in self._queue.items():
-            if applicant.sequence is sequence:
-                self._queue.remove(applicant)
+        """Remove a sequence; do nothing if it does not wait."""
+        if self._queue.remove(sequence):
+            self.num_opens -= sequence.slot == NO_SLOT
 
     def clear(self) -> list[EngineFuture]:
         """Remove all; return the futures of the new sequences."""
-        waiting, self._queue, self.num_opens = self._queue.items(), AdmissionQueue[Applicant](), 0
-        return [applicant.future for applicant in waiting if applicant.future is not None]
+        waiting, self._queue, self.num_opens = self._queue.items(), AdmissionQueue[EngineSequence](), 0
+        return [sequence.opened for sequence in waiting if sequence.opened is not None]
 
     def record_closed(self, sequence: EngineSequence) -> None:
         """Learn from the length of a closed sequence."""
         self._growth.record(sequence.opening, len(sequence))
 
-    def admit(self, has_changed: bool = True) -> list[Applicant]:
+    def admit(self, has_changed: bool = True) -> list[EngineSequence]:
         """Admit sequences in the queue's order; return them, with memory for their present length.
 
         `has_changed` is False if there were only opens since the last call; that is cheaper.
         """
-        admitted: list[Applicant] = []
+        admitted: list[EngineSequence] = []
 
-        def try_admit(applicant: Applicant) -> bool:
-            if not self._try_admit(applicant):
+        def try_admit(sequence: EngineSequence) -> bool:
+            if not self._try_admit(sequence):
                 return False
-            admitted.append(applicant)
-            self.num_opens -= applicant.future is not None
+            admitted.append(sequence)
+            self.num_opens -= sequence.opened is not None
             return True
 
         if has_changed:
@@ -113,23 +81,19 @@ class Admission:
             self._queue.admit(try_admit)
         return admitted
 
-    def _try_admit(self, applicant: Applicant) -> bool:
-        opening, sequence = applicant.opening, applicant.sequence
-        length = max(1, opening.prompt_length) if sequence is None else len(sequence)
+    def _try_admit(self, sequence: EngineSequence) -> bool:
+        opening, is_new = sequence.opening, sequence.slot == NO_SLOT
+        length = max(1, opening.prompt_length) if is_new else len(sequence)
         if self._committed is None:
             self._committed = self._commitments()
         expected = self._expected_length(opening, length)
         needed = self._committed + expected
-        if sequence is not None:
+        if not is_new:
             # NOTE: so that each sequence can grow before one of them is preempted again.
             needed += GRAIN * (self._kv.num_admitted + 1)
         if needed > self._kv_capacity and self._kv.num_admitted > 0:
             return False
-        if sequence is None:
-            applicant.sequence = self._kv.admit(length, lambda slot: self._make_sequence(opening, slot))
-            is_admitted = applicant.sequence is not None
-        else:
-            is_admitted = self._kv.readmit(sequence.slot, length)
+        is_admitted = self._kv.admit(sequence, length)
         self._committed += expected * is_admitted
         return is_admitted
 

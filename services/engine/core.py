@@ -24,11 +24,7 @@ RETRY_AFTER_S = 1.0
 
 
 class _KvShortage(Exception):
-    """No memory is free for the next input of a sequence."""
-
-    def __init__(self, slot: KvSlot) -> None:
-        super().__init__(slot)
-        self.slot = slot
+    """No memory is free for the next input of a slot, its argument."""
 
 
 class EngineCore:
@@ -53,11 +49,9 @@ class EngineCore:
         self._max_queued = max_queued
         self._chunk_tokens = max(1, max_batch_tokens // 2)
         self._kv = KvCacheManager[EngineSequence](runner)
-        self._admission = Admission(self._kv, runner.kv_capacity, self.context_length, self._make_sequence)
+        self._admission = Admission(self._kv, runner.kv_capacity, self.context_length)
         self._scheduler = Scheduler(max_batch_tokens)
         self._batch_window = BatchWindow(clock, max_batch_tokens)
-        self._futures: dict[int, EngineFuture] = {}
-        self._jobs: dict[EngineFuture, ScheduledJob] = {}
         self._deliveries: list[Delivery] = []
         self._prefill_tokens = 0
         self._reused_tokens = 0
@@ -87,28 +81,22 @@ class EngineCore:
 
     def open(self, opening: Open, future: EngineFuture, queue: bool = True) -> None:
         """Admit a sequence, or queue it; reject it with `Overloaded` if the queue is full or not allowed."""
-        self._admission.add_open(opening, future)
+        sequence = self._make_sequence(opening)
+        sequence.opened, future.work = future, sequence
+        self._admission.add(sequence)
         self._admit(has_changed=False)
-        max_queued = self._max_queued if queue else 0
         if future.result is not None:
             return
-        if self._admission.num_opens <= max_queued:
+        if self._admission.num_opens <= (self._max_queued if queue else 0):
             self._deliveries.append(Notice(future, Queued()))
             return
-        self._admission.remove_open(future)
+        self._admission.remove(sequence)
         load = self.load()
         message = (
             f"{load.sequences} sequences are open and {load.queued} are queued;"
             f" {load.kv_used} of {load.kv_capacity} KV positions are in use"
         )
         self.resolve(future, error=Overloaded(message, RETRY_AFTER_S))
-
-    def cancel_open(self, future: EngineFuture) -> None:
-        """Cancel an `open` that is no longer awaited; close its sequence if it was admitted."""
-        self._admission.remove_open(future)
-        if isinstance(future.result, EngineSequence):
-            self.close(future.result)
-        self._admit()
 
     def close(self, sequence: EngineSequence) -> None:
         """Free a sequence and end its job, if it has one; do nothing if it has been closed."""
@@ -124,33 +112,32 @@ class EngineCore:
         self._admit()
 
     def submit(self, job: Job[Any], priority: int, now_ns: int, future: EngineFuture) -> None:
-        scheduled = self._scheduler.submit(job, priority, now_ns)
-        self._futures[scheduled.job_id] = future
-        self._jobs[future] = scheduled
+        scheduled = future.work = self._scheduler.submit(job, priority, now_ns, future)
         if scheduled.next_input is not None and priority != IDLE_PRIORITY:
             self._batch_window.record_arrival(scheduled.next_input.slot, now_ns / 1e9)
         self._await_memory(scheduled)
         self._collect()
 
     def cancel(self, future: EngineFuture) -> None:
-        """End the job of the future; does nothing if it has ended."""
-        scheduled = self._jobs.pop(future, None)
-        if scheduled is not None:
-            del self._futures[scheduled.job_id]
-            if scheduled.next_input is not None:
-                self._admission.remove(self._kv.sequence(scheduled.next_input.slot))
-            self._scheduler.cancel(scheduled)
-            self._admit()
+        """End a job or an `open` that is no longer awaited; close the sequence that has been opened."""
+        work = future.work
+        if isinstance(work, EngineSequence):
+            self._admission.remove(work)
+            self.close(work)
+        elif isinstance(work, ScheduledJob) and work.next_input is not None:
+            self._admission.remove(self._kv.sequence(work.next_input.slot))
+            self._scheduler.cancel(work)
+        self._admit()
 
     def fail_command(self, future: EngineFuture | None, error: Exception) -> None:
         """End the open or the job that a failed command was for with an error; all others continue."""
         logger.error("a command of the engine failed, and only its request ends", exc_info=error)
         if future is None or future.result is not None:
             return
-        self._admission.remove_open(future)
-        if (scheduled := self._jobs.pop(future, None)) is not None:
-            del self._futures[scheduled.job_id]
-            self._scheduler.cancel(scheduled)
+        if isinstance(future.work, EngineSequence):
+            self._admission.remove(future.work)
+        elif isinstance(future.work, ScheduledJob):
+            self._scheduler.cancel(future.work)
         if not isinstance(error, FlyServeError):
             error = InternalError(f"the engine failed on this request: {type(error).__name__}")
         self.resolve(future, error=error)
@@ -166,7 +153,7 @@ class EngineCore:
             try:
                 batch = self._scheduler.next_batch(partial(self._reserve, self._share_prefills()))
             except _KvShortage as shortage:
-                self._make_room(self._kv.sequence(shortage.slot))
+                self._make_room(self._kv.sequence(shortage.args[0]))
             else:
                 self._admit()  # a preemption may have freed more memory than was needed
                 return batch
@@ -198,25 +185,22 @@ class EngineCore:
         The forward of a single job is not repeated: `InternalError` is raised in the job. One job of n that
         always fails costs two more forwards for each halving of n; the others are in one that succeeds.
         """
-        if len(batch) > 1:
-            middle = len(batch) // 2
+        if middle := len(batch) // 2:
             return [batch[:middle], batch[middle:]]
         logger.error("the forward of one sequence failed, and only its job ends", exc_info=error)
         failure = InternalError(f"the model failed on this sequence: {type(error).__name__}")
         failure.__cause__ = error
-        for scheduled in batch:
-            self._scheduler.fail(scheduled, failure)
+        self._scheduler.fail(batch[0], failure)
         self._collect()
         return []
 
     def abort(self) -> None:
         """End all jobs and queued opens with `NotReady`, and free cached memory: the engine stops."""
-        jobs, self._jobs = self._jobs, {}
-        self._futures.clear()
+        jobs = self._scheduler.clear()
         # NOTE: first, because a job may fail while it ends, and nobody must wait for it then.
-        for future in (*jobs, *self._admission.clear()):
+        for future in (*(scheduled.owner for scheduled in jobs), *self._admission.clear()):
             self.resolve(future, error=NotReady("the engine stops"))
-        for scheduled in jobs.values():
+        for scheduled in jobs:
             self._scheduler.cancel(scheduled)
         self._kv.drop_cached()
 
@@ -254,7 +238,7 @@ class EngineCore:
             self._kv.preempt(victim)
             self._preemptions += 1
             if (parked := self._park(victim)) is not None:
-                self._notify(parked, Queued())
+                self._deliveries.append(Notice(parked.owner, Queued()))
         self._collect()
 
     def _park(self, sequence: EngineSequence) -> ScheduledJob | None:
@@ -268,7 +252,7 @@ class EngineCore:
         if job.priority == IDLE_PRIORITY:
             self._scheduler.throw(sequence.slot, Overloaded("the sequence was preempted", RETRY_AFTER_S))
             return None
-        self._admission.add_preempted(sequence)
+        self._admission.add(sequence)
         return self._scheduler.park(sequence.slot)
 
     def _hold(self, scheduled: ScheduledJob, work: "Future[Any]") -> None:
@@ -289,25 +273,20 @@ class EngineCore:
             self._park(self._kv.sequence(item.slot))
             self._admit()
             if not self._kv.has_memory(item.slot):
-                self._notify(scheduled, Queued())
-
-    def _notify(self, job: ScheduledJob, notice: Queued | Opened) -> None:
-        """Let the coroutine that awaits a job report a notice."""
-        if (future := self._futures.get(job.job_id)) is not None:
-            self._deliveries.append(Notice(future, notice))
+                self._deliveries.append(Notice(scheduled.owner, Queued()))
 
     def _admit(self, has_changed: bool = True) -> None:
-        for applicant in self._admission.admit(has_changed):
-            assert applicant.sequence is not None
-            if applicant.future is not None:
-                self.resolve(applicant.future, applicant.sequence)
-            elif (resumed := self._scheduler.resume(applicant.sequence.slot)) is not None:
-                self._notify(resumed, Opened())
+        for sequence in self._admission.admit(has_changed):
+            if sequence.opened is not None:
+                opened, sequence.opened = sequence.opened, None
+                self.resolve(opened, sequence)
+            elif (resumed := self._scheduler.resume(sequence.slot)) is not None:
+                self._deliveries.append(Notice(resumed.owner, Opened()))
 
-    def _make_sequence(self, opening: Open, slot: KvSlot) -> EngineSequence:
+    def _make_sequence(self, opening: Open) -> EngineSequence:
         return EngineSequence(
             opening=opening,
-            slot=slot,
+            slot=NO_SLOT,
             vocab_size=self._runner.info.vocab_size,
             context_length=self.context_length,
             chunk_tokens=self._chunk_tokens,
@@ -317,7 +296,4 @@ class EngineCore:
     def _collect(self) -> None:
         """Resolve the futures of the jobs that have ended."""
         for scheduled in self._scheduler.take_finished():
-            future = self._futures.pop(scheduled.job_id, None)
-            if future is not None:
-                self._jobs.pop(future, None)
-                self.resolve(future, (scheduled.result, scheduled.times), scheduled.error)
+            self.resolve(scheduled.owner, (scheduled.result, scheduled.times), scheduled.error)

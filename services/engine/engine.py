@@ -89,7 +89,7 @@ class Engine(ABC):
         try:
             sequence = await future.wait(report)
         except BaseException:
-            self._post(Command(partial(self._core.cancel_open, future)))
+            self._post(Command(partial(self._core.cancel, future)))
             raise
         assert isinstance(sequence, EngineSequence)
         sequence.grammar = grammar

@@ -28,14 +28,16 @@ class EngineFuture:
 
     Attributes:
         error: Exception to raise in the coroutine, if there is one.
+        work: The job or the sequence that the engine makes for it, which only the engine uses.
         is_done: True once the result was delivered or the future discarded.
     """
 
-    __slots__ = ("_notices", "_wake", "error", "is_done", "loop", "result")
+    __slots__ = ("_notices", "_wake", "error", "is_done", "loop", "result", "work")
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.result: Any = None
+        self.work: object = None
         self.error: BaseException | None = None
         self.is_done = False
         self._notices = deque[Queued | Opened]()

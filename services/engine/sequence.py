@@ -9,6 +9,7 @@ from fly.messages import Open
 from fly.sequence import ReplicatedSequence, SequenceUpdate
 from fly.types import SparseDistribution
 from services.engine.base import NO_SLOT, ForwardInput, Job, KvSlot, Replan, Scores, TokenGrammar
+from services.engine.future import EngineFuture
 from services.engine.memory.prefix_cache import NULL_PREFIX_CACHE, PrefixCache
 
 
@@ -32,6 +33,9 @@ class EngineSequence(ReplicatedSequence):
     Attributes:
         opening: The parameters that its stream was opened with.
         grammar: That of `opening`, compiled; set before the first job.
+        slot: Its slot in KV memory; none until it is admitted, and after it was closed.
+        opened: The future of its open, until it is admitted.
+        admission: Its place in the order of admissions; None while it has no memory.
     """
 
     def __init__(
@@ -47,6 +51,8 @@ class EngineSequence(ReplicatedSequence):
         self.opening = opening
         self.grammar: TokenGrammar | None = None
         self.slot = slot
+        self.opened: EngineFuture | None = None
+        self.admission: int | None = None
         self._chunk_tokens = chunk_tokens
         self._prefix_cache = prefix_cache
         self._chain = BlockChain(opening.cache_salt)

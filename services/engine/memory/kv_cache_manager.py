@@ -12,9 +12,15 @@ from services.engine.memory.prefix_cache import PrefixCache, PrefixIndex
 
 
 class PreemptibleSequence(Protocol):
-    """An open sequence, as the memory manager sees it."""
+    """An open sequence, as the memory manager sees it.
+
+    Attributes:
+        slot: Its slot; none until it is admitted.
+        admission: Its place in the order of admissions; None while it has no memory.
+    """
 
     slot: KvSlot
+    admission: int | None
 
     @property
     def priority(self) -> int:
@@ -32,12 +38,15 @@ class KvCacheManager(PrefixCache, Generic[SequenceT]):
 
     A closed sequence leaves its slot behind as cache, with the blocks that it has published. Cached slots do
     not count as sequences, and are dropped first when any sequence needs memory.
+
+    Attributes:
+        num_admitted: Number of open sequences that have memory.
     """
 
     def __init__(self, memory: KvAllocator) -> None:
         self._memory = memory
         self._open: dict[KvSlot, SequenceT] = {}
-        self._admissions: dict[KvSlot, int] = {}
+        self.num_admitted = 0
         self._numbers = itertools.count()
         self._cached: OrderedDict[KvSlot, None] = OrderedDict()
         self._index = PrefixIndex()
@@ -65,32 +74,24 @@ class KvCacheManager(PrefixCache, Generic[SequenceT]):
 
     def admitted(self) -> Collection[SequenceT]:
         """Return the open sequences that have memory."""
-        return [self._open[slot] for slot in self._admissions]
-
-    @property
-    def num_admitted(self) -> int:
-        """Number of open sequences that have memory."""
-        return len(self._admissions)
+        return [sequence for sequence in self._open.values() if sequence.admission is not None]
 
     def has_memory(self, slot: KvSlot) -> bool:
         """Return False if the memory of an open sequence was taken from it."""
-        return slot in self._admissions
+        return self._open[slot].admission is not None
 
-    def admit(self, num_tokens: int, make: Callable[[KvSlot], SequenceT]) -> SequenceT | None:
-        """Make a sequence with room for `num_tokens`; return None if there is no place or memory for it."""
-        if not self.has_place or num_tokens > self._memory.kv_capacity - self.num_used:
-            return None
-        while (slot := self._memory.allocate(num_tokens)) is None:
-            self._drop(next(iter(self._cached)))
-        sequence = self._open[slot] = make(slot)
-        self._admissions[slot] = next(self._numbers)
-        return sequence
-
-    def readmit(self, slot: KvSlot, num_tokens: int) -> bool:
-        """Give memory to an open sequence that has none; return False if memory is full."""
-        if not self._take(partial(self._memory.resize, slot, num_tokens)):
+    def admit(self, sequence: SequenceT, num_tokens: int) -> bool:
+        """Give a sequence a place, if it has none, and memory; return False if there is not enough."""
+        if sequence.slot == NO_SLOT:
+            if not self.has_place or num_tokens > self._memory.kv_capacity - self.num_used:
+                return False
+            while (slot := self._memory.allocate(num_tokens)) is None:
+                self._drop(next(iter(self._cached)))
+            sequence.slot, self._open[slot] = slot, sequence
+        elif not self._take(partial(self._memory.resize, sequence.slot, num_tokens)):
             return False
-        self._admissions[slot] = next(self._numbers)
+        sequence.admission = next(self._numbers)
+        self.num_admitted += 1
         return True
 
     def release(self, sequence: SequenceT) -> bool:
@@ -102,7 +103,7 @@ class KvCacheManager(PrefixCache, Generic[SequenceT]):
         if self._open.get(slot) is not sequence:
             return False
         del self._open[slot]
-        self._admissions.pop(slot, None)
+        self._withdraw(sequence)
         if self._index.num_blocks(slot):
             self._cache(slot)
         else:
@@ -124,14 +125,13 @@ class KvCacheManager(PrefixCache, Generic[SequenceT]):
 
     def next_victim(self) -> SequenceT:
         """Return the sequence to preempt: of those of the lowest priority, the one admitted last."""
-        slot = min(self._admissions, key=lambda slot: (self._open[slot].priority, -self._admissions[slot]))
-        return self._open[slot]
+        return min(self.admitted(), key=lambda sequence: (sequence.priority, -(sequence.admission or 0)))
 
     def preempt(self, sequence: SequenceT) -> None:
         """Take the memory of an open sequence; it keeps its slot."""
         self._memory.resize(sequence.slot, 0)
         self._index.forget(sequence.slot)
-        del self._admissions[sequence.slot]
+        self._withdraw(sequence)
         sequence.forget_kv()
 
     def num_reusable(self, item: ForwardInput) -> int:
@@ -156,6 +156,11 @@ class KvCacheManager(PrefixCache, Generic[SequenceT]):
             return 0
         self._index.truncate(slot, computed_blocks * BLOCK_TOKENS)
         return match.num_blocks
+
+    def _withdraw(self, sequence: SequenceT) -> None:
+        """Record that a sequence has no memory any more."""
+        self.num_admitted -= sequence.admission is not None
+        sequence.admission = None
 
     def _take(self, take: Callable[[], bool], protected: KvSlot | None = None) -> bool:
         """Call `take` until it succeeds; after each failure drop the least recently used cached slot."""

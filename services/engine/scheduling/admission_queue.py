@@ -80,9 +80,11 @@ class AdmissionQueue(Generic[T]):
         rank = (-priority, not is_preempted, next(self._arrivals))
         bisect.insort(self._waiting, _Waiting(item, rank), key=lambda waiting: waiting.rank)
 
-    def remove(self, item: T) -> None:
-        """Remove an item; do nothing if it does not wait."""
-        self._waiting = [waiting for waiting in self._waiting if waiting.item is not item]
+    def remove(self, item: T) -> bool:
+        """Remove an item; return False if it does not wait."""
+        before = self._waiting
+        self._waiting = [waiting for waiting in before if waiting.item is not item]
+        return len(self._waiting) < len(before)
 
     def items(self) -> list[T]:
         """Return the items in order."""

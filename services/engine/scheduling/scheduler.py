@@ -1,7 +1,7 @@
 """Continuous batching: choose the jobs of the next forward; pure, without threads or tensors."""
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -23,7 +23,10 @@ class ScheduledJob:
     """A submitted job, its state in the scheduler, and its result.
 
     Attributes:
+        number: Order of submission.
+        owner: Given by the caller, for whom the result is.
         next_input: Input that the job waits to have computed; None once the job has ended.
+        is_parked: It takes part in no turn.
         waiting_since: Turn from which it has been waiting.
         queue_position: Order of waiting; lower has waited longer.
         times: Time in the queue and in forwards, and tokens computed for it, so far.
@@ -31,8 +34,10 @@ class ScheduledJob:
 
     job: Job[Any]
     priority: int
-    job_id: int
+    number: int
     submitted_ns: int
+    owner: Any = None
+    is_parked: bool = False
     waiting_since: int = 0
     queue_position: int = 0
     next_input: ForwardInput | None = None
@@ -78,57 +83,56 @@ class Scheduler:
 
     def __init__(self, max_batch_tokens: int) -> None:
         self._max_batch_tokens = max_batch_tokens
-        self._pending: dict[int, ScheduledJob] = {}
-        self._parked: dict[KvSlot, ScheduledJob] = {}
+        self._jobs: dict[KvSlot, ScheduledJob] = {}
         self._finished: list[ScheduledJob] = []
-        self._job_ids = itertools.count()
+        self._numbers = itertools.count()
         self._positions = itertools.count()
         self._turn = 0
 
     def __len__(self) -> int:
-        return len(self._pending)
+        return len(self.pending())
 
-    def submit(self, job: Job[Any], priority: int = 0, now_ns: int = 0) -> ScheduledJob:
+    def submit(self, job: Job[Any], priority: int = 0, now_ns: int = 0, owner: object = None) -> ScheduledJob:
         """Start a job; higher priorities go first."""
-        scheduled = ScheduledJob(job, priority, job_id=next(self._job_ids), submitted_ns=now_ns)
-        self._pending[scheduled.job_id] = scheduled
+        scheduled = ScheduledJob(job, priority, next(self._numbers), submitted_ns=now_ns, owner=owner)
         self._advance(scheduled, partial(next, job))
         return scheduled
 
     def cancel(self, scheduled: ScheduledJob) -> None:
         """End a job between two turns; does nothing if it has ended."""
-        if self._remove(scheduled):
-            scheduled.next_input = None
+        if scheduled.next_input is not None:
+            self._remove(scheduled)
             scheduled.job.close()
+
+    def clear(self) -> list[ScheduledJob]:
+        """Remove all jobs and return them; `cancel` ends each."""
+        jobs, self._jobs = [*self._jobs.values()], {}
+        return jobs
 
     def park(self, slot: KvSlot) -> ScheduledJob | None:
         """Exclude the job that waits with an input for `slot` from further turns; return it, if any."""
         scheduled = self.job_of(slot)
         if scheduled is not None:
-            self._parked[slot] = self._pending.pop(scheduled.job_id)
+            scheduled.is_parked = True
         return scheduled
 
     def resume(self, slot: KvSlot) -> ScheduledJob | None:
         """Include the parked job of `slot` again, with a new input; return it, if there is one."""
-        scheduled = self._parked.pop(slot, None)
-        if scheduled is not None:
-            self._pending[scheduled.job_id] = scheduled
-            self.replan(scheduled)
+        scheduled = self._jobs.get(slot)
+        if scheduled is None or not scheduled.is_parked:
+            return None
+        scheduled.is_parked = False
+        self.replan(scheduled)
         return scheduled
 
     def hold(self, scheduled: ScheduledJob) -> None:
         """Exclude a waiting job from further turns, with its input."""
-        assert scheduled.next_input is not None
-        self._parked[scheduled.next_input.slot] = self._pending.pop(scheduled.job_id)
+        scheduled.is_parked = True
 
     def release(self, scheduled: ScheduledJob) -> bool:
         """Include a held job again, with the same input; return False if it has ended."""
-        item = scheduled.next_input
-        if item is None or self._parked.get(item.slot) is not scheduled:
-            return False
-        del self._parked[item.slot]
-        self._pending[scheduled.job_id] = scheduled
-        return True
+        was_held, scheduled.is_parked = scheduled.is_parked, False
+        return was_held and scheduled.next_input is not None
 
     def replan(self, scheduled: ScheduledJob) -> None:
         """Replace the input of a waiting job, because the KV of its sequence has changed."""
@@ -138,24 +142,22 @@ class Scheduler:
 
     def throw(self, slot: KvSlot, error: Exception) -> None:
         """Raise `error` inside the job that waits with an input for `slot`, if there is one."""
-        scheduled = self._parked.pop(slot, None)
-        if scheduled is not None:
-            self._pending[scheduled.job_id] = scheduled
-        if (scheduled := self.job_of(slot)) is not None:
+        if (scheduled := self._jobs.get(slot)) is not None:
+            scheduled.is_parked = False
             self._throw(scheduled, error)
 
     def job_of(self, slot: KvSlot) -> ScheduledJob | None:
         """Return the job that waits with an input for `slot` and is not parked, if there is one."""
-        jobs = (job for job in self._pending.values() if job.next_input and job.next_input.slot == slot)
-        return next(jobs, None)
+        scheduled = self._jobs.get(slot)
+        return None if scheduled is None or scheduled.is_parked else scheduled
 
     def pending(self) -> Collection[ScheduledJob]:
         """Return the jobs that wait for a forward."""
-        return self._pending.values()
+        return [scheduled for scheduled in self._jobs.values() if not scheduled.is_parked]
 
     def waiting(self) -> list[ForwardInput]:
         """Return the inputs that wait for the next forward, without those of idle jobs."""
-        return forward_inputs(job for job in self._pending.values() if job.priority != IDLE_PRIORITY)
+        return forward_inputs(job for job in self.pending() if job.priority != IDLE_PRIORITY)
 
     def next_batch(self, admit: Callable[[ForwardInput], bool] = lambda item: True) -> list[ScheduledJob]:
         """Return the jobs of the next forward, within the token budget; at least one if any is admitted.
@@ -163,11 +165,11 @@ class Scheduler:
         `admit` reserves KV memory for an input; it returns False if the input must wait. If it raises, no
         turn takes place.
         """
-        batch = _Batch(self._max_batch_tokens, admit)
-        for scheduled in self._overdue():
+        batch, pending = _Batch(self._max_batch_tokens, admit), self.pending()
+        for scheduled in self._overdue(pending):
             if batch.add(scheduled):
                 break
-        for scheduled in sorted(self._pending.values(), key=self._rank):
+        for scheduled in sorted(pending, key=self._rank):
             if batch.free_rows <= 0 or not batch.can_share(scheduled):
                 break
             batch.add(scheduled)
@@ -207,11 +209,11 @@ class Scheduler:
         item = scheduled.next_input
         return item is not None and len(item.tokens) * 8 > self._max_batch_tokens
 
-    def _overdue(self) -> Iterator[ScheduledJob]:
+    def _overdue(self, pending: Collection[ScheduledJob]) -> list[ScheduledJob]:
         """Return the jobs that have waited too long, the longest first."""
-        highest = max((scheduled.priority for scheduled in self._pending.values()), default=0)
-        overdue = (job for job in self._pending.values() if self._is_overdue(job, highest))
-        return iter(sorted(overdue, key=lambda job: job.queue_position))
+        highest = max((scheduled.priority for scheduled in pending), default=0)
+        overdue = (job for job in pending if self._is_overdue(job, highest))
+        return sorted(overdue, key=lambda job: job.queue_position)
 
     def _is_overdue(self, scheduled: ScheduledJob, highest: int) -> bool:
         """Check that a job has waited too long: a long input of the highest priority, `PATIENCE_TURNS`."""
@@ -221,12 +223,11 @@ class Scheduler:
         is_passed = scheduled.priority == highest and self._is_long(scheduled) and waited >= PATIENCE_TURNS
         return is_passed or waited >= STARVATION_TURNS
 
-    def _remove(self, scheduled: ScheduledJob) -> bool:
-        """Remove a job; return False if it has ended."""
-        if self._pending.pop(scheduled.job_id, None) is not None:
-            return True
-        item = scheduled.next_input
-        return item is not None and self._parked.pop(item.slot, None) is not None
+    def _remove(self, scheduled: ScheduledJob) -> None:
+        """Remove a job that has ended."""
+        item, scheduled.next_input = scheduled.next_input, None
+        if item is not None and self._jobs.get(item.slot) is scheduled:
+            del self._jobs[item.slot]
 
     def _throw(self, scheduled: ScheduledJob, error: Exception) -> None:
         self._advance(scheduled, partial(scheduled.job.throw, error))
@@ -234,15 +235,15 @@ class Scheduler:
     def _advance(self, scheduled: ScheduledJob, resume: Callable[[], ForwardInput]) -> None:
         scheduled.waiting_since, scheduled.queue_position = self._turn, next(self._positions)
         try:
-            scheduled.next_input = resume()
+            item = scheduled.next_input = resume()
         except StopIteration as stop:
             scheduled.result = stop.value
         except BaseException as error:  # any failure of a job concerns that job alone
             scheduled.error = error
         else:
+            assert self._jobs.setdefault(item.slot, scheduled) is scheduled, "a sequence has two jobs"
             return
-        scheduled.next_input = None
-        del self._pending[scheduled.job_id]
+        self._remove(scheduled)
         self._finished.append(scheduled)
 
 

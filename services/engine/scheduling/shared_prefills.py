@@ -47,7 +47,7 @@ class _Prefill:
 
     @property
     def rank(self) -> tuple[int, bool, int]:
-        return -self.job.priority, self.is_behind, self.job.job_id
+        return -self.job.priority, self.is_behind, self.job.number
 
 
 def share_prefills(

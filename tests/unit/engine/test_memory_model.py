@@ -86,7 +86,7 @@ class Session:
             self.check()
             done = [peer for peer in self.peers if peer.sequence is not None and peer.job is None]
             if done and not self.core.has_work:
-                self.core.cancel_open(done[0].future)
+                self.core.cancel(done[0].future)
                 self.peers.remove(done[0])
         raise AssertionError("some sequence waits for ever")
 
@@ -157,7 +157,7 @@ class Session:
     def close(self) -> None:
         if self.peers:
             peer = self.peers.pop(self.draw.randrange(len(self.peers)))
-            self.core.cancel_open(peer.future)
+            self.core.cancel(peer.future)
             self.settle()
             self.check_waiting()
 
