@@ -12,12 +12,8 @@ from services.engine.future import WaitReport
 Steps = TypeVar("Steps", VerifySteps, DraftSteps, covariant=True)
 
 
-class ServedEngine(Protocol[Steps]):
-    """A running engine: opens sequences, whose sessions apply updates and answer steps.
-
-    A target's session answers a `VerifyStep` with the choices after the last tokens, and an `Extend` with
-    tokens that the model decodes by itself. A drafter's session answers a `DraftStep` with a draft.
-    """
+class RunningEngine(Protocol):
+    """A running engine of any kind."""
 
     @property
     def info(self) -> ModelInfo:
@@ -25,6 +21,20 @@ class ServedEngine(Protocol[Steps]):
 
     def load(self) -> Load:
         """Return the current load; may be called at any time."""
+
+    async def failure(self) -> None:
+        """Return when the engine has failed for good."""
+
+    async def stop(self) -> None:
+        """End all sessions with `NotReady`, and everything that the engine started."""
+
+
+class ServedEngine(RunningEngine, Protocol[Steps]):
+    """A running engine that opens sequences, whose sessions apply updates and answer steps.
+
+    A target's session answers a `VerifyStep` with the choices after the last tokens, and an `Extend` with
+    tokens that the model decodes by itself. A drafter's session answers a `DraftStep` with a draft.
+    """
 
     def open(self, opening: Open, report: WaitReport | None = None) -> AbstractAsyncContextManager[Steps]:
         """Open a sequence; it is closed, and its memory freed, when the context is left.
@@ -36,12 +46,6 @@ class ServedEngine(Protocol[Steps]):
             Overloaded: The queue is full, or a drafter has no place.
             NotReady: The engine is not running.
         """
-
-    async def failure(self) -> None:
-        """Return when the engine has failed for good."""
-
-    async def stop(self) -> None:
-        """End all sessions with `NotReady`, and everything that the engine started."""
 
 
 TargetEngine = ServedEngine[VerifySteps]

@@ -5,11 +5,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from fly.errors import InvalidRequest, refuse
-from fly.limits import check_distributions
-from fly.messages import Extend, Load, ModelInfo, Open, Verification, VerifyStep
+from fly.messages import Extend, Open, StepTimes, VerifyStep
 from fly.sequence import SequenceUpdate
-from fly.types import Coupling, SparseDistribution
+from fly.types import SparseDistribution
 from services.common.telemetry.instrumented_stream import VerifySteps
 from services.engine.base import Scores
 from services.engine.future import WaitReport
@@ -21,20 +19,15 @@ from services.engine.vllm.run import DecodingRun
 from services.engine.vllm.scoring import greedy_choices, num_candidates, position_logprobs, score_rows
 from services.engine.vllm.sequence import VllmSequence
 from services.engine.vllm_args import MIN_LOGPROBS
+from services.target.session import Target, TargetSession
 
 
-class VllmTarget:
+class VllmTarget(Target):
     """A `TargetEngine` on a running vLLM engine."""
 
     def __init__(self, engine: VllmEngine) -> None:
+        super().__init__(engine)
         self._engine = engine
-
-    @property
-    def info(self) -> ModelInfo:
-        return self._engine.info
-
-    def load(self) -> Load:
-        return self._engine.load()
 
     @asynccontextmanager
     async def open(self, opening: Open, report: WaitReport | None = None) -> AsyncIterator[VerifySteps]:
@@ -46,12 +39,6 @@ class VllmTarget:
             finally:
                 await session.close()
 
-    async def failure(self) -> None:
-        await self._engine.failure()
-
-    async def stop(self) -> None:
-        await self._engine.stop()
-
 
 _AHEAD_TOKENS = 64
 """Tokens that vLLM decodes at a time once a client has extended a sequence twice in a row."""
@@ -59,13 +46,14 @@ _PLAIN_AHEAD_TOKENS = 512
 """The same without entropies: no draft is expected to end the run."""
 
 
-class VllmVerifySession:
+class VllmVerifySession(TargetSession):
     """Applies steps to a sequence and scores its last positions.
 
     Between two extensions vLLM goes on decoding; any other step drops what it has decoded meanwhile.
     """
 
     def __init__(self, engine: VllmEngine, sequence: VllmSequence) -> None:
+        super().__init__(engine, sequence)
         self._engine, self._sequence = engine, sequence
         opening = sequence.opening
         self._sampling, self._num_logprobs = opening.sampling, opening.num_logprobs
@@ -76,24 +64,9 @@ class VllmVerifySession:
         self._run: DecodingRun | None = None
         self._awaited: tuple[int, ...] | None = None
 
-    async def step(self, step: VerifyStep | Extend) -> Verification:
-        """Apply the update of a step; score its drafts, or decode after it."""
+    async def _score(self, step: VerifyStep | Extend) -> tuple[Scores, StepTimes]:
         scores = await (self._extend(step) if isinstance(step, Extend) else self._verify(step))
-        return Verification(
-            step_id=step.update.step_id,
-            choices=scores.choices,
-            entropies=() if self._sequence.opening.without_entropies else scores.entropies,
-            excluded_drafts=frozenset(
-                index for index, is_excluded in enumerate(scores.excluded) if is_excluded
-            ),
-            logprobs=scores.logprobs,
-            gaps=scores.gaps[:-1],
-            times=self._sequence.times,
-            load=self._engine.load(),
-        )
-
-    async def finish(self, last: SequenceUpdate) -> None:
-        """Do nothing: a target stores nothing of finished sequences."""
+        return scores, self._sequence.times
 
     async def close(self) -> None:
         """End what vLLM is decoding."""
@@ -118,8 +91,6 @@ class VllmVerifySession:
 
     async def _verify(self, step: VerifyStep) -> Scores:
         length = step.update.keep + len(step.update.tokens)
-        if step.num_drafts >= length:
-            raise InvalidRequest.of("num_drafts", f"is {step.num_drafts}, must be below {length}, the length")
         if not step.num_drafts and self._sampling.temperature == 0:
             # One token is an extension too, except that its client appends it.
             scores = await self._extend(Extend(step.update, 1))
@@ -132,11 +103,6 @@ class VllmVerifySession:
         return self._scores(answer, length - step.num_drafts, proposals)
 
     async def _extend(self, step: Extend) -> Scores:
-        length = step.update.keep + len(step.update.tokens)
-        if step.max_tokens < 1 or length < 1:
-            raise InvalidRequest.of(
-                "max_tokens", f"is {step.max_tokens} after {length} tokens, both must be at least 1"
-            )
         continues = await self._apply(step.update, extends=True)
         most = min(step.max_tokens, self._sequence.num_free)
         if self._sampling.temperature == 0:
@@ -225,11 +191,3 @@ class VllmVerifySession:
             return scores
         positions = position_logprobs(rows, scores.choices, drafts, 0)
         return replace(scores, gaps=tuple(position.gap for position in positions))
-
-    def _proposals(self, step: VerifyStep) -> tuple[SparseDistribution, ...]:
-        """Return the distributions of the drafts, if the sequence's coupling needs them."""
-        if self._sampling.coupling is not Coupling.REJECTION or self._sampling.temperature == 0:
-            return ()
-        drafts = self._sequence.tokens.ids[len(self._sequence) - step.num_drafts :]
-        refuse(check_distributions(step.distributions, drafts, self._engine.info.vocab_size))
-        return step.distributions
