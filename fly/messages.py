@@ -277,16 +277,14 @@ class ProposalCounts:
     """Use of the sub-drafter in one step of a drafter.
 
     Attributes:
-        requested: Proposals requested.
-        late: Proposals that arrived too late or never.
-        invalid: Proposals with ids outside the vocabulary or longer than requested; cut there.
-        low_confidence: Proposals left out because their confidence was too low.
+        requested: Requests to the sub-drafter.
+        late: Responses that arrived too late or never.
+        invalid: Snippets with ids outside the vocabulary, and tokens that were not requested; left out.
     """
 
     requested: int = 0
     late: int = 0
     invalid: int = 0
-    low_confidence: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,8 +57,8 @@ class Statistics:
         draft_rounds: Rounds with a draft.
         draft_round_tokens: Tokens emitted in rounds with a draft, an earlier round's open window included.
         carried: Rounds that left a window open for the next draft.
-        proposals_requested: Proposals that the drafter requested from its sub-drafter; the `late`, `invalid`
-            and `low_confidence` ones among them were not used.
+        proposals_requested: Requests of the drafter to its sub-drafter; the responses that were `late` or
+            `invalid` were not used.
         drafted_ahead: Draft tokens that were ready before they were requested.
         dropped_ahead: Tokens drafted ahead that could not be used.
         cached_tokens: Prompt tokens whose KV the first target reused from an earlier sequence; in mode draft,
@@ -96,7 +96,6 @@ class Statistics:
     proposals_requested: int = 0
     proposals_late: int = 0
     proposals_invalid: int = 0
-    proposals_low_confidence: int = 0
     drafted_ahead: int = 0
     dropped_ahead: int = 0
     cached_tokens: int = 0
@@ -130,7 +129,6 @@ class Statistics:
         self.proposals_requested += draft.proposals.requested
         self.proposals_late += draft.proposals.late
         self.proposals_invalid += draft.proposals.invalid
-        self.proposals_low_confidence += draft.proposals.low_confidence
         self.drafted_ahead += draft.drafted_ahead
         self.dropped_ahead += draft.dropped_ahead
 

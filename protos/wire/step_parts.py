@@ -86,7 +86,6 @@ def counts_to_wire(counts: ProposalCounts) -> drafter_pb2.ProposalCounts:
         requested=counts.requested,
         late=counts.late,
         invalid=counts.invalid,
-        low_confidence=counts.low_confidence,
     )
 
 

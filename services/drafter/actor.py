@@ -1,4 +1,4 @@
-"""Ray actors of drafter replicas, and of sub-drafter replicas that run a model."""
+"""Ray actors of drafter replicas that run a model."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,9 +19,3 @@ class DrafterActor(ServiceActor):
         from services.drafter.servicer import create_host
 
         return await create_host(parse(DrafterConfig, config, "drafter"))
-
-
-class ModelSubDrafterActor(DrafterActor):
-    """Serve a model as a sub-drafter: the drafter's own servicer in another role."""
-
-    role = "sub_drafter"

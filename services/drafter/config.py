@@ -1,4 +1,4 @@
-"""Configuration of one drafter replica, or of a sub-drafter replica that runs a model."""
+"""Configuration of one drafter replica that runs a model."""
 
 import math
 import os
@@ -57,8 +57,7 @@ class DrafterSection(EngineSection, DraftingSection):
 class DrafterConfig(DrafterSection, ModelConfig, ServeSection):
     """Everything that the process of a drafter replica is started with."""
 
-    role: Literal[Role.DRAFTER, Role.SUB_DRAFTER] = Role.DRAFTER
-    """`drafter`, or `sub_drafter` for a tiny model that helps a drafter."""
+    role: Literal[Role.DRAFTER] = Role.DRAFTER
 
     registry: str | None = None
     """host:port of the registry that lists the sub-drafters."""
@@ -75,8 +74,6 @@ class DrafterConfig(DrafterSection, ModelConfig, ServeSection):
 
     @model_validator(mode="after")
     def _fits_its_engine(self) -> Self:
-        if self.engine == EngineName.VLLM and self.role is Role.SUB_DRAFTER:
-            raise ValueError("engine: is vllm, must be builtin for a sub-drafter")
         if self.engine == EngineName.VLLM and self.sub_drafter is not None:
             raise ValueError(f"sub_drafter: is {self.sub_drafter}, but a drafter on vLLM uses none")
         return self
@@ -86,8 +83,6 @@ class DrafterConfig(DrafterSection, ModelConfig, ServeSection):
         if self.vocabulary == "same":
             return self
         found = f"vocabulary: is {self.vocabulary}"
-        if self.role is Role.SUB_DRAFTER:
-            raise ValueError(f"{found}, must be same for a sub-drafter, which has its drafter's vocabulary")
         if self.target_tokenizer is None:
             raise ValueError(f"{found}, so target_tokenizer must be set")
         if self.model is None:
@@ -96,9 +91,7 @@ class DrafterConfig(DrafterSection, ModelConfig, ServeSection):
 
     @property
     def standalone_limit(self) -> int:
-        """The most standalone sequences; a sub-drafter serves none."""
-        if self.role is Role.SUB_DRAFTER:
-            return 0
+        """The most standalone sequences."""
         if self.standalone_sequences is None:
             return max(1, self.max_sequences // _USUAL_STANDALONE_PART)
         return min(self.standalone_sequences, self.max_sequences)

@@ -15,17 +15,8 @@ from services.engine.sequence import EngineSequence
 class Proposer:
     """A source of proposals for the whole lifetime of one sequence; this base proposes nothing."""
 
-    @property
-    def should_wait(self) -> bool:
-        """A request is pending whose response is expected before a forward would end."""
-        return False
-
     def propose(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
-        """Return a continuation of the sequence, at most `max_tokens` long, without waiting.
-
-        If there is none, the proposer may send a request to a sub-drafter; the model continues
-        alone until the response arrives.
-        """
+        """Return a continuation of the sequence, at most `max_tokens` long, without waiting."""
         return ()
 
     def repeat(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
@@ -35,15 +26,10 @@ class Proposer:
         """
         return ()
 
-    async def wait(self) -> None:
-        """Wait for the response to the latest request, until the timeout that the cost model sets."""
+    def prefetch(self, sequence: EngineSequence) -> None:
+        """Prepare proposals after the finished draft while the target verifies it."""
 
-    def prefetch(self, sequence: EngineSequence, max_tokens: int) -> None:
-        """Request a continuation of the finished draft while the target verifies it."""
-
-    def record_draft(
-        self, num_tokens: int, forwards: int, seconds: float, sub_drafter_tokens: int
-    ) -> ProposalCounts:
+    def record_draft(self, num_tokens: int, forwards: int, seconds: float) -> ProposalCounts:
         """Record the length and cost of a draft; return the counts of requests since the previous draft."""
         return ProposalCounts()
 
@@ -116,15 +102,13 @@ class Drafting:
         """Tokens that may still be drafted."""
         return 0 if self._has_ended else self.max_tokens - self.num_tokens
 
-    def job(self, may_pause: bool = False) -> Job[None]:
-        """Draft to the end; with `may_pause`, return early when a pending response is worth a wait."""
+    def job(self) -> Job[None]:
+        """Draft to the end."""
         while self.num_remaining > 0:
             if repeat := self._repeat():
                 self._append(repeat)
                 continue
             proposal = self._proposer.propose(self._sequence, self.num_remaining - 1)
-            if may_pause and not proposal and self._proposer.should_wait:
-                return
             try:
                 yield from self._forward(proposal)
             except InvalidRequest:

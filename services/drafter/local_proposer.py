@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from fly.lookup.budget import IndexShare
 from fly.lookup.suffix import Snippets, SuffixProposer
 from fly.sequence import common_length
-from services.drafter.cost_model import SpeculationBenefit
+from services.drafter.cost_model import ProposalBenefit
 from services.engine.sequence import EngineSequence
 
 _MOST_DISTRUSTED = 255
@@ -23,7 +23,7 @@ class LocalProposer:
         is_repeating: The last continuation of a long repeat was right.
     """
 
-    def __init__(self, benefit: SpeculationBenefit, share: IndexShare) -> None:
+    def __init__(self, benefit: ProposalBenefit, share: IndexShare) -> None:
         self._benefit = benefit
         self._snippets = Snippets(share)
         self._proposer = SuffixProposer(self._snippets, share=share)

@@ -15,7 +15,7 @@ from services.common.blocking import in_daemon_thread
 from services.common.endpoint_sources import EndpointSource, ListedEndpointSource, RegistryEndpointSource
 from services.common.host import Host, Service
 from services.common.security.access_policy import AccessPolicy, service_access_policy
-from services.common.security.identity import ROUTER, Identity, certificate_name
+from services.common.security.identity import ROUTER, Identity
 from services.common.telemetry.buckets import TOKENS
 from services.common.telemetry.index_metrics import register_index_metrics
 from services.common.telemetry.instrumented_stream import StreamTelemetry
@@ -58,9 +58,9 @@ class DrafterMetrics(EngineMetrics[Draft]):
         )
         self._proposals = self._counters(
             "flyserve_proposals_total",
-            "Proposals requested from the sub-drafter, and unused ones: late, invalid, low confidence.",
+            "Requests to the sub-drafter, and responses that were not used: late, invalid.",
             "outcome",
-            ("requested", "late", "invalid", "low_confidence"),
+            ("requested", "late", "invalid"),
         )
         self._ahead = self._counters(
             "flyserve_ahead_tokens_total",
@@ -120,8 +120,7 @@ async def create_host(config: DrafterConfig) -> Host:
         ModelError: The model cannot be served, or vLLM is not installed.
     """
     identity = Identity.of(config.security)
-    caller = ROUTER if config.role is Role.DRAFTER else certificate_name(Role.DRAFTER)
-    access_policy = service_access_policy(config.security, identity, caller)
+    access_policy = service_access_policy(config.security, identity, ROUTER)
     engine = await _start_engine(config, identity)
     telemetry = Telemetry(config.telemetry, config.role)
     mapped = await in_daemon_thread(partial(map_vocabulary, engine, config))

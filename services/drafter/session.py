@@ -50,9 +50,7 @@ class DraftSession:
         result = drafting.result()
         forwards = result.forwards - forwards_ahead
         self._ahead.record_draft(len(result.tokens))
-        counts = self._proposer.record_draft(
-            len(result.tokens), forwards, times.forward_ns * 1e-9, result.sub_drafter_tokens
-        )
+        counts = self._proposer.record_draft(len(result.tokens), forwards, times.forward_ns * 1e-9)
         if result.tokens:
             self._start_ahead(result, drafting)
         return Draft(
@@ -104,14 +102,10 @@ class DraftSession:
         return min(requested, self._limits.max_draft, self._engine.context_length - length) if length else 0
 
     async def _draft(self, drafting: Drafting) -> StepTimes:
-        """Draft to the end; wait for the sub-drafter in between if that is profitable."""
-        times = StepTimes()
-        priority = self._sequence.opening.priority
-        while drafting.num_remaining > 0:
-            if self._proposer.should_wait:
-                await self._proposer.wait()
-            _, spent = await self._engine.run_timed(drafting.job(may_pause=True), priority)
-            times = _sum(times, spent)
+        """Draft to the end."""
+        if drafting.num_remaining <= 0:
+            return StepTimes()
+        _, times = await self._engine.run_timed(drafting.job(), self._sequence.opening.priority)
         return times
 
     def _start_ahead(self, result: DraftResult, drafting: Drafting) -> None:
@@ -121,17 +115,5 @@ class DraftSession:
             return
         # One more token than the next draft: the target's own token comes before that draft.
         max_tokens = min(drafting.max_tokens + 1, self._engine.context_length - len(sequence))
-        self._proposer.prefetch(sequence, max_tokens)
+        self._proposer.prefetch(sequence)
         self._ahead.start(drafting, max_tokens)
-
-
-def _sum(first: StepTimes, second: StepTimes) -> StepTimes:
-    """Return the times of two consecutive runs of one step."""
-    return StepTimes(
-        queue_ns=first.queue_ns + second.queue_ns,
-        forward_ns=first.forward_ns + second.forward_ns,
-        batch_size=max(first.batch_size, second.batch_size),
-        batch_tokens=max(first.batch_tokens, second.batch_tokens),
-        prefill_tokens=first.prefill_tokens + second.prefill_tokens,
-        reused_tokens=first.reused_tokens + second.reused_tokens,
-    )

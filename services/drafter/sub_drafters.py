@@ -21,10 +21,10 @@ from services.common.endpoint_sources import EndpointSource
 from services.common.security.identity import Identity, certificate_name
 from services.common.streams import DrafterStream
 from services.common.telemetry.tracing import current_span
-from services.drafter.cost_model import SpeculationBenefit
+from services.drafter.cost_model import ProposalBenefit
 from services.drafter.drafting import SubDrafterSession
 from services.drafter.level_choice import LevelChoice, TrialTurn
-from services.drafter.remote_proposer import SNIPPET_TOKENS, ProposalRequest, RemoteProposer
+from services.drafter.snippet_proposer import SNIPPET_TOKENS, SnippetProposer, SnippetRequest
 
 logger = logging.getLogger(__name__)
 
@@ -38,25 +38,25 @@ class SubDrafterClient(SubDrafterSession):
 
     Attributes:
         proposer: The source of the requests.
-        is_finished: No request follows; the final sequence is queued if the sub-drafter remembers it.
+        is_finished: No request follows; the final sequence is queued.
     """
 
-    proposer: RemoteProposer
+    proposer: SnippetProposer
 
     def __init__(
         self,
         open_stream: Callable[[], DrafterStream | None],
-        benefit: SpeculationBenefit,
+        benefit: ProposalBenefit,
         vocab_size: int,
         share: IndexShare,
     ) -> None:
         """Create a client; `open_stream` returns None while there is no sub-drafter."""
-        self.proposer = RemoteProposer(self._send, benefit, vocab_size, share)
+        self.proposer = SnippetProposer(self._send, benefit, vocab_size, share)
         self.is_finished = False
         self._open_stream = open_stream
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
-        self._inbox: deque[ProposalRequest] = deque()
+        self._inbox: deque[SnippetRequest] = deque()
         self._sequence = TokenSequence()
         self._backoff = Backoff()
 
@@ -72,20 +72,12 @@ class SubDrafterClient(SubDrafterSession):
                 self.proposer.resume()
 
     def finish(self, ids: Sequence[int], decided: int) -> None:
-        """Queue the final sequence, which the close of the stream carries; then `run` returns.
-
-        A model gets none: it proposes nothing from finished sequences.
-        """
+        """Queue the final sequence, which the close of the stream carries; then `run` returns."""
         self.is_finished = True
-        if self.proposer.is_remembered:
-            self._send(
-                ProposalRequest(
-                    base=0, tail=tuple(ids), decided=decided, max_tokens=0, prefix_hash=0, sent_at=0.0
-                )
-            )
+        self._send(SnippetRequest(0, tuple(ids), decided))
         self._wake.set()
 
-    def _send(self, request: ProposalRequest) -> None:
+    def _send(self, request: SnippetRequest) -> None:
         self._inbox.append(request)
         self._loop.call_soon_threadsafe(self._wake.set)
 
@@ -113,15 +105,15 @@ class SubDrafterClient(SubDrafterSession):
         try:
             async with asyncio.timeout(_RESPONSE_TIMEOUT_S):
                 draft = await stream.draft(
-                    self._sequence, request.decided, request.max_tokens, snippet_tokens=SNIPPET_TOKENS
+                    self._sequence, request.decided, max_tokens=0, snippet_tokens=SNIPPET_TOKENS
                 )
         except TimeoutError:
             raise NotReady(f"no response within {_RESPONSE_TIMEOUT_S:g} s") from None
         self._backoff = Backoff()
-        _trace_proposal(len(draft.tokens), time.perf_counter() - started)
+        _trace_snippets(len(draft.snippets), time.perf_counter() - started)
         self.proposer.receive(request, draft)
 
-    def _latest(self) -> ProposalRequest | None:
+    def _latest(self) -> SnippetRequest | None:
         """Return the latest request, after all requests in the inbox have updated the sequence."""
         request = None
         while self._inbox:
@@ -131,11 +123,11 @@ class SubDrafterClient(SubDrafterSession):
         return request
 
 
-def _trace_proposal(num_tokens: int, seconds: float) -> None:
+def _trace_snippets(number: int, seconds: float) -> None:
     span = current_span()
     # The answer may arrive after the end of the drafter's stream.
     if span is not None and span.is_recording():
-        span.add_event("proposal", {"seconds": seconds, "tokens": num_tokens})
+        span.add_event("snippets", {"seconds": seconds, "snippets": number})
 
 
 _FINISH_TIMEOUT_S = 1.0
@@ -167,7 +159,7 @@ class SubDrafters:
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._num_opened = 0
         self.turn = TrialTurn()
-        self._benefit = SpeculationBenefit(self.turn)
+        self._benefit = ProposalBenefit(self.turn)
         self._watcher: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 

@@ -18,15 +18,14 @@ from protos.wire.streams import info_from_wire
 from services.common.channel import open_channel
 from services.common.endpoint_sources import ListedEndpointSource
 from services.common.streams import DrafterStream
-from services.drafter.config import DrafterConfig
-from services.drafter.servicer import create_host as create_drafter
+from services.drafter.level_choice import LevelChoice
 from services.drafter.servicer import host_engine
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.simulation.clock_engine import ClockEngine
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 from services.sub_drafter.config import SubDrafterConfig
 from services.sub_drafter.servicer import create_host
-from tests.contract.fakes import VOCAB_SIZE, FakeDrafter, HashModel
+from tests.contract.fakes import FakeDrafter, HashModel
 from tests.support.serving import serving
 
 PROMPT = [20, 21, 22, 23]
@@ -120,7 +119,11 @@ OTHER_RESPONSE = [100 + number * 7 % 300 for number in range(60)]
 """Text that the drafter's model never drafts."""
 
 
-async def test_a_repeat_is_noticed_where_the_level_does_not_pay_and_little_else_is_sent() -> None:
+async def test_a_repeat_is_noticed_where_the_level_does_not_pay_and_little_else_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The choice goes by measured time: here the test alone decides whether the level is used.
+    monkeypatch.setattr(LevelChoice, "record_round", lambda *_: None)
     other = [token + 20 for token in reversed(OTHER_RESPONSE)]
     async with serving(await create_host(SUFFIX)) as suffix:
         sub_drafters = sub_drafters_at(suffix)
@@ -132,7 +135,7 @@ async def test_a_repeat_is_noticed_where_the_level_does_not_pay_and_little_else_
             unlike = await respond_as(address, other)
             async with asyncio.timeout(TIMEOUT_S):
                 while len(await respond_as(address, OTHER_RESPONSE)) > len(first) / 2:
-                    sub_drafters.level.is_used = False
+                    pass
     assert sum(draft.proposals.requested for draft in unlike) <= 1 + len(unlike) / 16
 
 
@@ -180,23 +183,15 @@ async def answers_late(step: int) -> Any:
     await asyncio.sleep(0.05)
 
 
-async def sends_invalid_ids(step: int) -> Draft:
-    return Draft(0, (LANGUAGE.vocab_size, 30))
+async def sends_invalid_snippets(step: int) -> Draft:
+    return Draft(0, (), snippets=((20, 21, 22, LANGUAGE.vocab_size, 30),))
 
 
-async def sends_too_many_tokens(step: int) -> Draft:
+async def sends_tokens(step: int) -> Draft:
     return Draft(0, (30,) * 500)
 
 
-async def is_uncertain(step: int) -> Draft:
-    return Draft(0, (30, 31), match_length=2, confidence=0.01)
-
-
-BROKEN = {
-    "late": (hangs, answers_late),
-    "invalid": (sends_invalid_ids, sends_too_many_tokens),
-    "low_confidence": (is_uncertain,),
-}
+BROKEN = {"late": (hangs, answers_late), "invalid": (sends_invalid_snippets, sends_tokens)}
 
 
 @pytest.mark.parametrize(
@@ -209,9 +204,11 @@ async def test_bad_answers_change_nothing_and_are_counted(counted: str, script: 
     broken.script = script
     async with serving(broken.host) as sub_drafter, drafter(sub_drafter) as address:
         drafts = await respond(address)
-    assert tokens(drafts) == expected
-    assert sum(getattr(draft.proposals, counted) for draft in drafts) > 0
-    assert sum(draft.proposals.requested for draft in drafts) > 0
+        async with asyncio.timeout(TIMEOUT_S):
+            while not any(getattr(draft.proposals, counted) for draft in drafts):
+                drafts += await respond(address)
+    assert tokens(drafts) == expected * (len(drafts) // NUM_ROUNDS)
+    assert any(draft.proposals.requested for draft in drafts)
 
 
 async def test_a_restarted_sub_drafter_is_used_again_by_the_same_stream() -> None:
@@ -239,35 +236,3 @@ async def test_a_restarted_sub_drafter_is_used_again_by_the_same_stream() -> Non
 
 def replace_address(address: str) -> SubDrafterConfig:
     return SUFFIX.model_copy(update={"address": address})
-
-
-async def test_a_model_serves_as_sub_drafter_through_the_drafters_own_servicer() -> None:
-    tiny = replace(LANGUAGE, base_s=0.0, agreement=0.9)
-    host = await create_drafter(DrafterConfig(role="sub_drafter", simulated=tiny))
-    async with drafter("127.0.0.1:1") as address:
-        alone = await respond(address)
-    async with serving(host) as model, drafter(model) as address:
-        drafts = await accelerated(address)
-        async with open_channel(model) as channel:
-            info, _ = info_from_wire(await DrafterStub(channel).Info(common_pb2.InfoRequest()))
-    assert info.role is Role.SUB_DRAFTER
-    assert tokens(drafts) == tokens(alone)
-    assert forwards(alone) == NUM_DRAFTS * NUM_ROUNDS
-
-
-async def test_a_model_that_does_not_pay_hears_of_no_sequence() -> None:
-    model = FakeDrafter(HashModel())
-    async with serving(model.host) as address:
-        sub_drafters = sub_drafters_at(address)
-        async with drafter(sub_drafters, replace(LANGUAGE, vocab_size=VOCAB_SIZE)) as drafting:
-            await respond(drafting, rounds=2)
-            assert (opened := model.num_opened) == 1
-            level = sub_drafters.level
-            assert level is not None
-            level.is_used = False
-            drafts = await respond(drafting, rounds=2)
-            assert sum(draft.proposals.requested for draft in drafts) == 0
-            level.is_used = True
-            await respond(drafting, rounds=2)
-    assert (opened, model.num_opened) == (1, 2)
-    assert not model.last_words, "a model keeps nothing of finished sequences"

@@ -81,7 +81,7 @@ async def test_rounds_and_steps_are_events(model: Path) -> None:
     # NOTE: a draft that is late at the end of the response is a step of the drafter, and in no statistics.
     assert sum(step["forwards"] for step in drafts) >= statistics.drafter_forwards > 0
     assert len(span["sub_drafter.draft"].events_named("step")) > 0
-    assert all(proposal["seconds"] > 0 for proposal in span["drafter.draft"].events_named("proposal"))
+    assert all(answer["seconds"] > 0 for answer in span["drafter.draft"].events_named("snippets"))
     (response,) = span["generate"].events_named("response")
     assert (response["finish_reason"], response["tokens"]) == ("length", 100)
     assert (response["rounds"], response["drafted"]) == (statistics.rounds, statistics.drafted)

@@ -63,7 +63,7 @@ def _median_ratio(runs: Sequence[Run], baseline: Sequence[Run]) -> float:
     return median(ratios([run.tokens_per_s for run in runs], [run.tokens_per_s for run in baseline]))
 
 
-_PROPOSALS = "{0[requested]:.1f} ({0[late]:.1f}, {0[invalid]:.1f}, {0[weak]:.1f})"
+_PROPOSALS = "{0[requested]:.1f} ({0[late]:.1f}, {0[invalid]:.1f})"
 FIGURES: tuple[Figure[Pair], ...] = (
     Figure("name", lambda p: p[0], {"": "{}"}),
     Figure("tokens_per_s", lambda p: speed(p[1]), {"tokens/s": "{:.0f}"}),
@@ -88,9 +88,8 @@ FIGURES: tuple[Figure[Pair], ...] = (
             "requested": _per_response(p[1], "proposals_requested"),
             "late": _per_response(p[1], "proposals_late"),
             "invalid": _per_response(p[1], "proposals_invalid"),
-            "weak": _per_response(p[1], "proposals_low_confidence"),
         },
-        {"proposals (late, invalid, weak)": _PROPOSALS},
+        {"proposals (late, invalid)": _PROPOSALS},
     ),
     Figure("ahead_share", lambda p: _ahead_share(p[1]), {"ahead": "{:.0%}"}),
     Figure(

@@ -24,7 +24,7 @@ ENGINES: dict[str, Callable[[SubDrafterConfig, IndexBudget], ProposalEngine]] = 
     ),
 }
 """Every look-up engine; configuration, deployment files and the chart accept these names, for drafters and
-sub-drafters. (The engine `model` of a sub-drafter is the drafter's own service with a smaller model.)"""
+sub-drafters."""
 
 
 def build_engine(config: SubDrafterConfig, budget: IndexBudget) -> ProposalEngine:

@@ -139,7 +139,6 @@ def test_figures_are_of_totals() -> None:
             1,
             3.0,
             drafter_forwards=30,
-            proposals_low_confidence=2,
             drafted_ahead=30,
             dropped_ahead=10,
             verify_s=0.4,
@@ -148,7 +147,7 @@ def test_figures_are_of_totals() -> None:
     off, found = summarize({"off": [run(0, 2.0), run(1, 6.0)], "on": helped}, "off")
     assert (off.ratio.value, found.ratio.value, found.median_ratio) == (1.0, 2.0, 2.0)
     assert (found.tokens_per_s, found.forwards_per_token, found.supplied_share) == (50.0, 0.4, 0.25)
-    assert found.proposals == {"requested": 3.0, "late": 1.0, "invalid": 0.0, "weak": 1.0}
+    assert found.proposals == {"requested": 3.0, "late": 1.0, "invalid": 0.0}
     assert off.ahead_share is None and found.ahead_share == 0.75
     assert (found.tau, found.draft_length) == (10.0, 15.0)
     assert (found.draft_ms, found.verify_ms) == (pytest.approx(10.0), pytest.approx(20.0))

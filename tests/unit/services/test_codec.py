@@ -56,7 +56,7 @@ TIMES = st.builds(StepTimes, WORD, WORD, SHORT, SHORT, SHORT, SHORT)
 LOADS = st.builds(Load, SHORT, SHORT, WORD, WORD, WORD, WORD, WORD)
 STALE = st.builds(Stale, WORD, st.sampled_from(StaleReason))
 OPENING = [st.text(max_size=9), SHORT, SAMPLING, st.integers(-(2**31), 2**31 - 1), WORD, st.text(max_size=9)]
-GUESSES = st.builds(ProposalCounts, SHORT, SHORT, SHORT, SHORT)
+GUESSES = st.builds(ProposalCounts, SHORT, SHORT, SHORT)
 CLOSING = st.builds(Close, st.none() | UPDATES)
 TO_TARGET = (
     st.builds(
