@@ -239,33 +239,29 @@ Global___Snippet: _TypeAlias = Snippet  # noqa: Y015
 
 @_typing.final
 class ProposalCounts(_message.Message):
-    """Proposals that were requested from the sub-drafter in one step, and those that could not be used."""
+    """Requests to the sub-drafter in one step, and responses that could not be used."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     REQUESTED_FIELD_NUMBER: _builtins.int
     LATE_FIELD_NUMBER: _builtins.int
     INVALID_FIELD_NUMBER: _builtins.int
-    LOW_CONFIDENCE_FIELD_NUMBER: _builtins.int
     requested: _builtins.int
-    """Proposals requested."""
+    """Requests to the sub-drafter."""
     late: _builtins.int
-    """Proposals that arrived too late or never."""
+    """Responses that arrived too late or never."""
     invalid: _builtins.int
-    """Proposals that were cut: they had token ids outside the vocabulary, or were longer than requested."""
-    low_confidence: _builtins.int
-    """Proposals that were skipped because their confidence was low."""
+    """Snippets with token ids outside the vocabulary, and tokens that were not requested."""
     def __init__(
         self,
         *,
         requested: _builtins.int = ...,
         late: _builtins.int = ...,
         invalid: _builtins.int = ...,
-        low_confidence: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["invalid", b"invalid", "late", b"late", "low_confidence", b"low_confidence", "requested", b"requested"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["invalid", b"invalid", "late", b"late", "requested", b"requested"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -812,7 +812,6 @@ class Statistics(_message.Message):
     PROPOSALS_REQUESTED_FIELD_NUMBER: _builtins.int
     PROPOSALS_LATE_FIELD_NUMBER: _builtins.int
     PROPOSALS_INVALID_FIELD_NUMBER: _builtins.int
-    PROPOSALS_LOW_CONFIDENCE_FIELD_NUMBER: _builtins.int
     DRAFTED_AHEAD_FIELD_NUMBER: _builtins.int
     DROPPED_AHEAD_FIELD_NUMBER: _builtins.int
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
@@ -869,13 +868,11 @@ class Statistics(_message.Message):
     draft_round_tokens: _builtins.int
     """Tokens emitted in rounds with a draft, those of an earlier round's window included."""
     proposals_requested: _builtins.int
-    """Proposals that the drafter requested from its sub-drafter."""
+    """Requests of the drafter to its sub-drafter."""
     proposals_late: _builtins.int
-    """Of these, proposals that arrived too late or never."""
+    """Responses to these that arrived too late or never."""
     proposals_invalid: _builtins.int
-    """Of these, proposals with token ids outside the vocabulary, or longer than requested."""
-    proposals_low_confidence: _builtins.int
-    """Of these, proposals that were skipped because their confidence was low."""
+    """Snippets with token ids outside the vocabulary, and tokens that were not requested."""
     drafted_ahead: _builtins.int
     """Draft tokens that the drafter had ready before they were requested."""
     dropped_ahead: _builtins.int
@@ -920,7 +917,6 @@ class Statistics(_message.Message):
         proposals_requested: _builtins.int = ...,
         proposals_late: _builtins.int = ...,
         proposals_invalid: _builtins.int = ...,
-        proposals_low_confidence: _builtins.int = ...,
         drafted_ahead: _builtins.int = ...,
         dropped_ahead: _builtins.int = ...,
         cached_tokens: _builtins.int = ...,
@@ -931,7 +927,7 @@ class Statistics(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "cached_tokens", b"cached_tokens", "carried", b"carried", "draft_round_tokens", b"draft_round_tokens", "draft_rounds", b"draft_rounds", "draft_s", b"draft_s", "drafted", b"drafted", "drafted_ahead", b"drafted_ahead", "drafter_forwards", b"drafter_forwards", "dropped_ahead", b"dropped_ahead", "emitted", b"emitted", "forced", b"forced", "forced_accepted", b"forced_accepted", "predicted", b"predicted", "predicted_accepted", b"predicted_accepted", "proposals_invalid", b"proposals_invalid", "proposals_late", b"proposals_late", "proposals_low_confidence", b"proposals_low_confidence", "proposals_requested", b"proposals_requested", "rejected_by_exact", b"rejected_by_exact", "rejected_by_gate", b"rejected_by_gate", "rejected_by_guard", b"rejected_by_guard", "rejected_by_tail", b"rejected_by_tail", "rejected_by_window", b"rejected_by_window", "replays", b"replays", "rescued", b"rescued", "rounds", b"rounds", "seed", b"seed", "sub_drafter_tokens", b"sub_drafter_tokens", "tau", b"tau", "time_to_first_token_s", b"time_to_first_token_s", "total_s", b"total_s", "verify_s", b"verify_s", "wire_bytes", b"wire_bytes", "wire_s", b"wire_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "cached_tokens", b"cached_tokens", "carried", b"carried", "draft_round_tokens", b"draft_round_tokens", "draft_rounds", b"draft_rounds", "draft_s", b"draft_s", "drafted", b"drafted", "drafted_ahead", b"drafted_ahead", "drafter_forwards", b"drafter_forwards", "dropped_ahead", b"dropped_ahead", "emitted", b"emitted", "forced", b"forced", "forced_accepted", b"forced_accepted", "predicted", b"predicted", "predicted_accepted", b"predicted_accepted", "proposals_invalid", b"proposals_invalid", "proposals_late", b"proposals_late", "proposals_requested", b"proposals_requested", "rejected_by_exact", b"rejected_by_exact", "rejected_by_gate", b"rejected_by_gate", "rejected_by_guard", b"rejected_by_guard", "rejected_by_tail", b"rejected_by_tail", "rejected_by_window", b"rejected_by_window", "replays", b"replays", "rescued", b"rescued", "rounds", b"rounds", "seed", b"seed", "sub_drafter_tokens", b"sub_drafter_tokens", "tau", b"tau", "time_to_first_token_s", b"time_to_first_token_s", "total_s", b"total_s", "verify_s", b"verify_s", "wire_bytes", b"wire_bytes", "wire_s", b"wire_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
