@@ -24,10 +24,10 @@ from flyserve.bench.statistics import Interval, bootstrap, mean_tau, share
 from flyserve.bench.statistics import speed as tokens_per_s
 from flyserve.client import Client
 from services.drafter.vocabulary.mapping import VocabularyMap
-from services.drafter.vocabulary.streams import TokenStreams, Way
+from services.drafter.vocabulary.streams import TokenStreams
 
 BASELINE, OWN = "plain", "own vocabulary"
-WAYS = ("text", "intersection", "auto")
+WAYS = ("text",)
 FOREIGN = {f"another, {way}": way for way in WAYS}
 NAMES = (BASELINE, OWN, *FOREIGN)
 PARTS = ("speed", "exact", "cost")
@@ -133,13 +133,11 @@ def mapping_costs(mapping: VocabularyMap, ids: Sequence[int], context_tokens: in
     """
     length = context_tokens + num_rounds * _LENGTH
     repeated = [*ids] * (1 + length // len(ids))
-    return {
-        way.value: list(_mapped_rounds(mapping, way, repeated, context_tokens, num_rounds)) for way in Way
-    }
+    return {way: list(_mapped_rounds(mapping, repeated, context_tokens, num_rounds)) for way in WAYS}
 
 
 def _mapped_rounds(
-    mapping: VocabularyMap, way: Way, ids: Sequence[int], context_tokens: int, num_rounds: int
+    mapping: VocabularyMap, ids: Sequence[int], context_tokens: int, num_rounds: int
 ) -> Iterator[float]:
     """Yield the seconds of every round: an update of the target's tokens, and a draft in the drafter's."""
     streams, mirror = TokenStreams(mapping), SequenceMirror()
@@ -149,7 +147,7 @@ def _mapped_rounds(
         length = len(sequence)
         draft = mapping.respell(ids[length : length + _LENGTH], 0)
         started = time.perf_counter()
-        drafted = streams.take(draft, way, _LENGTH)
+        drafted = streams.take(draft, _LENGTH)
         taken = time.perf_counter() - started
         mirror.append(drafted)
         sequence.extend(ids[length : length + _LENGTH // 2])

@@ -63,7 +63,7 @@ def deployment_content(line: OneLine) -> dict[str, Any]:
                 f"--draft: is {line.draft}, the target itself: a drafter must be smaller than its target"
             )
         if line.engine != EngineName.VLLM and _have_other_tokens(Path(line.target), Path(line.draft)):
-            drafter["vocabulary"] = "auto"
+            drafter["vocabulary"] = "text"
         tiers["drafter"] = drafter
     if line.sub_draft not in (None, _WITHOUT):
         tiers["sub_drafter"] = _sub_drafter(line)

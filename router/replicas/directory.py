@@ -295,4 +295,4 @@ def incompatibility(target: ModelInfo, drafter: ModelInfo) -> str | None:
     if target.token_map_hash == drafter.token_map_hash:
         return None
     found = f"their token maps differ (target {target.token_map_hash}, drafter {drafter.token_map_hash})"
-    return f"{found}; drafter.vocabulary: auto maps them"
+    return f"{found}; drafter.vocabulary: text maps them"

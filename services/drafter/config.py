@@ -38,10 +38,9 @@ class DrafterSection(EngineSection, DraftingSection):
     """Sequences that one replica decodes by itself at once, for requests to the drafter's own model
     (`NAME-draft`); null allows a quarter of `max_sequences`, 0 serves none. Drafts for targets come first."""
 
-    vocabulary: Literal["same", "auto", "intersection", "text"] = "same"
-    """Vocabulary of drafter and target: `same`, or the way to map drafts if they differ. `intersection`
-    drafts only tokens that both have; `text` drafts freely and tokenizes the text for the target; `auto`
-    measures which is faster. Equal vocabularies are not mapped."""
+    vocabulary: Literal["same", "text"] = "same"
+    """Vocabulary of drafter and target: `same`, or `text` if they may differ: then the text of each draft is
+    tokenized for the target. Equal vocabularies are not mapped."""
 
     lookup_index_tokens: int = Field(IndexBudget().max_tokens, ge=0)
     """Tokens of long sequences that the look-up indexes of one replica hold, over all sequences, at about 40

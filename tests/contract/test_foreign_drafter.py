@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import grpc
@@ -23,37 +22,26 @@ from services.drafter.builtin import BuiltinDrafter
 from services.drafter.config import DrafterConfig
 from services.drafter.servicer import host_drafter
 from services.drafter.sub_drafters import SubDrafters
-from services.drafter.vocabulary.mapping import VocabularyMap
 from services.drafter.vocabulary.session import MappedDrafter
-from services.drafter.vocabulary.streams import Way
-from services.drafter.vocabulary.vocabulary import Vocabulary
-from services.drafter.vocabulary.ways import WayChoice
 from services.engine.simulation.clock_engine import ClockEngine
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
-from tests.support.loop_monitor import assert_short_pieces
 from tests.support.serving import connected
-from tests.support.vocabularies import PAIRS, TEXTS, byte_level, with_more_tokens
+from tests.support.vocabularies import PAIRS, TEXTS
 
 MAP = PAIRS["large", "small"]
 PROMPT = MAP.target.encode(TEXTS[0].encode())
 OPENING = Open("test", len(PROMPT), SamplingParams(stop_token_ids=(0,)), max_new_tokens=100)
 
 
-@asynccontextmanager
-async def drafter_of(mapping: VocabularyMap, way: Way) -> AsyncIterator[grpc.aio.Channel]:
-    config = SimulatedConfig(base_s=0.0, per_token_s=0.0, vocab_size=len(mapping.drafter), context_length=256)
+@pytest.fixture
+async def channel() -> AsyncIterator[grpc.aio.Channel]:
+    config = SimulatedConfig(base_s=0.0, per_token_s=0.0, vocab_size=len(MAP.drafter), context_length=256)
     engine = ClockEngine(SimulatedRunner(config, Role.DRAFTER, 4, 4096), SystemClock())
     await engine.start()
     limits = DraftingLimits(max_draft=32, ahead_sequences=4)
     drafter = BuiltinDrafter(engine, SubDrafters(None), limits)
-    mapped = MappedDrafter(drafter, mapping, WayChoice([way], mapping), "target's map", limits.max_draft)
+    mapped = MappedDrafter(drafter, MAP, "target's map", limits.max_draft)
     async with connected(host_drafter(mapped)) as channel:
-        yield channel
-
-
-@pytest.fixture(params=Way)
-async def channel(request: pytest.FixtureRequest) -> AsyncIterator[grpc.aio.Channel]:
-    async with drafter_of(MAP, request.param) as channel:
         yield channel
 
 
@@ -61,7 +49,7 @@ async def test_it_introduces_itself_with_the_targets_vocabulary(channel: grpc.ai
     stub = drafter_pb2_grpc.DrafterStub(channel)
     info, _ = info_from_wire(await stub.Info(common_pb2.InfoRequest()))
     assert (info.token_map_hash, info.vocab_size) == ("target's map", len(MAP.target))
-    assert info.vocabulary_way in list(Way) and info.vocabulary_overlap == MAP.overlap
+    assert info.vocabulary_way == "text" and info.vocabulary_overlap == MAP.overlap
 
 
 async def test_drafts_are_the_targets_tokens_whatever_is_kept(channel: grpc.aio.Channel) -> None:
@@ -108,20 +96,6 @@ async def test_a_sequence_without_text_grows_into_drafts(channel: grpc.aio.Chann
         assert stream.replays == 0
 
 
-async def test_streams_of_a_drafter_with_262144_tokens_hold_nothing_up() -> None:
-    most = Vocabulary(with_more_tokens(byte_level(400), 262_144), "most")
-    mapping = VocabularyMap(MAP.target, most)
-    async with drafter_of(mapping, Way.INTERSECTION) as channel, DrafterStream(channel, OPENING) as first:
-        await first.draft(TokenSequence(PROMPT), 0, 8)
-
-        async def open_streams(_: int) -> None:
-            for _ in range(3):
-                async with DrafterStream(channel, OPENING) as stream:
-                    assert (await stream.draft(TokenSequence(PROMPT), 0, 8)).forwards > 0
-
-        await assert_short_pieces(open_streams)
-
-
 async def test_under_rejection_a_draft_has_all_probability_on_its_tokens(channel: grpc.aio.Channel) -> None:
     sampling = SamplingParams(temperature=1.0, seed=1, coupling=Coupling.REJECTION)
     async with DrafterStream(channel, replace(OPENING, sampling=sampling)) as stream:
@@ -137,24 +111,12 @@ async def test_it_decodes_no_response_by_itself(channel: grpc.aio.Channel) -> No
             await stream.draft(TokenSequence(PROMPT), 0, 8)
 
 
-def test_auto_uses_the_way_with_more_tokens_per_second_and_tries_the_other_again() -> None:
-    ways = WayChoice(list(Way), MAP)
-    while len({way: None for way in (ways.next() for _ in range(3))}) > 1 or ways.best is not Way.TEXT:
-        for way, tokens in ((Way.INTERSECTION, 2), (Way.TEXT, 3)):
-            ways.record(way, tokens, 0.01)
-    used = [ways.next() for _ in range(130)]
-    assert used.count(Way.INTERSECTION) == 10
-    for _ in range(1000):
-        ways.record(Way.TEXT, 1, 0.01)
-    assert ways.best is Way.INTERSECTION
-
-
 @pytest.mark.parametrize(
     ("given", "fault"),
     [
-        ({"vocabulary": "auto", "model": "m"}, "vocabulary: is auto, so target_tokenizer must be set"),
+        ({"vocabulary": "text", "model": "m"}, "vocabulary: is text, so target_tokenizer must be set"),
+        ({"vocabulary": "auto", "model": "m"}, "vocabulary: .*'same' or 'text'"),
         ({"vocabulary": "text", "engine": "vllm", "model": "m"}, "must be same with engine vllm"),
-        ({"vocabulary": "text", "role": "sub_drafter", "model": "m"}, "must be same for a sub-drafter"),
         ({"vocabulary": "text", "simulated": {}, "target_tokenizer": "t"}, "which has no tokenizer"),
     ],
 )

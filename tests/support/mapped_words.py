@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from fly.sequence import SequenceUpdate
 from services.drafter.vocabulary.mapping import VocabularyMap
-from services.drafter.vocabulary.streams import TokenStreams, Way
+from services.drafter.vocabulary.streams import TokenStreams
 from services.drafter.vocabulary.vocabulary import Vocabulary
 
 _TARGET_MERGES = [("a", "b"), ("b", "c"), ("c", "a"), ("ab", "c"), ("c", "c"), ("b", "a"), ("a", "ab")]
@@ -30,15 +30,14 @@ NUM_WORDS = len(MAP.target)
 _OWN = [token for token, image in enumerate(MAP.drafter.images) if image and set(image) <= set(b"abc")]
 
 
-def mapped_draft(way: Way, words: Sequence[int], most: int) -> tuple[int, ...]:
+def mapped_draft(words: Sequence[int], most: int) -> tuple[int, ...]:
     """Return at most `most` words for the target after its `words`, of a drafter that is greedy.
 
-    The drafter's next token depends on its last one alone; with `intersection` both have it.
+    The drafter's next token depends on its last one alone.
     """
     streams = TokenStreams(MAP)
     streams.apply(SequenceUpdate(1, 0, tuple(words), 0, 0))
-    allowed = [own for own in _OWN if way is Way.TEXT or own in MAP.to_target]
     drafted = [streams.drafter.ids[-1]]
     for _ in range(most + 1):
-        drafted.append(allowed[(7 * _OWN.index(drafted[-1]) + 3) % len(allowed)])
-    return streams.take(drafted[1:], way, most)
+        drafted.append(_OWN[(7 * _OWN.index(drafted[-1]) + 3) % len(_OWN)])
+    return streams.take(drafted[1:], most)

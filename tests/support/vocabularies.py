@@ -91,13 +91,6 @@ def without_bytes(spec: dict[str, Any], missing: bytes) -> dict[str, Any]:
     return {**spec, "model": changed}
 
 
-def with_more_tokens(spec: dict[str, Any], size: int) -> dict[str, Any]:
-    """Return a byte-level BPE with `size` tokens; no text has the further ones."""
-    old = spec["model"]["vocab"]
-    vocab = {**old, **{f"more{token}": token for token in range(len(old), size)}}
-    return {**spec, "model": {**spec["model"], "vocab": vocab}}
-
-
 VOCABULARIES = {
     "small": Vocabulary(byte_level(300), "small"),
     "large": Vocabulary(byte_level(700, lead=True, normalizer=normalizers.NFC()), "large"),

@@ -49,7 +49,6 @@ class VocabularyMap:
         pairs = dict(_special_pairs(target, drafter, target_leads, target_eos, drafter_eos))
         self._specials = frozenset(pairs)
         inverse = {own: token for token, own in reversed(pairs.items())}
-        self._endings = frozenset(inverse)
         self.target_images = [image.translate(drafter.spellable) for image in target.images]
         self.drafter_images = [image.translate(drafter.spellable) for image in drafter.images]
         for own in drafter.special_ids:
@@ -88,17 +87,6 @@ class VocabularyMap:
             else:
                 text += self.target_images[token][start:]
         return found + self.drafter.encode(text)
-
-    def same_tokens(self, draft: Sequence[int]) -> list[int]:
-        """Return the target's tokens with the bytes of each token of a draft, up to one without a partner."""
-        tokens = list[int]()
-        for own in draft:
-            if (token := self.to_target.get(own)) is None:
-                break
-            tokens.append(token)
-            if own in self._endings:
-                break
-        return tokens
 
     def same_text(self, draft: Sequence[int], before: Sequence[int]) -> list[int]:
         """Return the target's tokens for the text of a draft, up to its first special token, that included.

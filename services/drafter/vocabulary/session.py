@@ -3,20 +3,18 @@
 import asyncio
 import contextlib
 import math
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
 from fly.errors import InvalidRequest
 from fly.messages import Draft, DraftStep, ModelInfo, Open
 from fly.request import SamplingParams
-from fly.sequence import SequenceMirror, SequenceUpdate, StaleState, common_length
+from fly.sequence import SequenceMirror, SequenceUpdate, StaleState
 from fly.types import Coupling, SparseDistribution
 from services.common.telemetry.instrumented_stream import DraftSteps
 from services.drafter.vocabulary.mapping import VocabularyMap
-from services.drafter.vocabulary.streams import TokenStreams, Way
-from services.drafter.vocabulary.ways import WayChoice
+from services.drafter.vocabulary.streams import TokenStreams
 from services.drafter.wrapper import DrafterWrapper
 from services.engine.future import WaitReport
 from services.engine.interface import DrafterEngine
@@ -32,14 +30,12 @@ class MappedDrafter(DrafterWrapper):
         self,
         engine: DrafterEngine,
         mapping: VocabularyMap,
-        ways: WayChoice,
         token_map_hash: str,
         max_draft: int,
     ) -> None:
         """Wrap an engine; `token_map_hash` is the target's, and a draft has at most `max_draft` tokens."""
         super().__init__(engine)
-        self._map, self._ways = mapping, ways
-        self._token_map_hash, self._max_draft = token_map_hash, max_draft
+        self._map, self._token_map_hash, self._max_draft = mapping, token_map_hash, max_draft
 
     @property
     def info(self) -> ModelInfo:
@@ -47,7 +43,7 @@ class MappedDrafter(DrafterWrapper):
             self._engine.info,
             token_map_hash=self._token_map_hash,
             vocab_size=len(self._map.target),
-            vocabulary_way=self._ways.best.value,
+            vocabulary_way="text",
             vocabulary_overlap=self._map.overlap,
         )
 
@@ -60,7 +56,7 @@ class MappedDrafter(DrafterWrapper):
             def open_engine(own: Open) -> Awaitable[DraftSteps]:
                 return stack.enter_async_context(self._engine.open(own, report))
 
-            yield MappedSession(self._engine, self._map, self._ways, opening, open_engine, self._max_draft)
+            yield MappedSession(self._engine, self._map, opening, open_engine, self._max_draft)
 
 
 class MappedSession:
@@ -75,36 +71,29 @@ class MappedSession:
         self,
         engine: DrafterEngine,
         mapping: VocabularyMap,
-        ways: WayChoice,
         opening: Open,
         open_engine: Callable[[Open], Awaitable[DraftSteps]],
         max_draft: int,
     ) -> None:
         self._engine, self._map, self._opening = engine, mapping, opening
         self._open_engine, self._max_draft = open_engine, max_draft
-        self._ways, self._way = ways, ways.next()
         self._streams = TokenStreams(mapping)
         self._mirror = SequenceMirror()
         self._session: DraftSteps | None = None
-        self._drafted: tuple[int, tuple[int, ...], float] | None = None
 
     async def step(self, step: DraftStep) -> Draft:
         """Apply the update and draft after it."""
         step = replace(step, max_tokens=min(step.max_tokens, self._max_draft))
-        streams, started = self._streams, time.perf_counter()
+        streams = self._streams
         await self._apply(step.update)
-        self._record_round(started)
         length, own_length = len(streams.target), len(streams.drafter)
         if not length or own_length >= self._engine.info.context_length:
             return Draft(step.update.step_id, (), load=self._engine.load())
         if self._session is None:
             self._session = await self._open_engine(self._own_opening())
-        most = step.max_tokens
-        if self._way is Way.TEXT:
-            most = min(self._max_draft, math.ceil(most * own_length / length))
+        most = min(self._max_draft, math.ceil(step.max_tokens * own_length / length))
         draft = await self._draft(DraftStep(self._own_update(), most, step.end_at_stop))
         tokens = self._take(draft, step)
-        self._drafted = length, tokens, started
         return replace(
             draft,
             step_id=step.update.step_id,
@@ -117,9 +106,7 @@ class MappedSession:
     async def finish(self, last: SequenceUpdate) -> None:
         """Apply the last update and finish the engine's session; ignore an invalid update."""
         with contextlib.suppress(StaleState, InvalidRequest):
-            now = time.perf_counter()
             await self._apply(last)
-            self._record_round(now)
             if self._session is not None:
                 decided = self._streams.num_drafter_tokens(self._streams.target.decided)
                 await self._session.finish(self._own_update(decided))
@@ -151,32 +138,18 @@ class MappedSession:
     def _take(self, draft: Draft, step: DraftStep) -> tuple[int, ...]:
         """Return the target's tokens of a draft, up to one that ends the response if it must end there."""
         streams, length = self._streams, len(self._streams.target)
-        tokens = streams.take(draft.tokens, self._way, step.max_tokens)
+        tokens = streams.take(draft.tokens, step.max_tokens)
         endings = self._opening.sampling.ending_ids if step.end_at_stop else frozenset[int]()
         num_kept = next((index + 1 for index, token in enumerate(tokens) if token in endings), len(tokens))
         streams.cut(length + num_kept)
         return tokens[:num_kept]
 
-    def _record_round(self, now: float) -> None:
-        """Record how many tokens of the last draft the target has accepted, and the time of the round."""
-        drafted, self._drafted = self._drafted, None
-        if drafted is not None:
-            length, tokens, started = drafted
-            accepted = common_length(self._streams.target.tokens.ids[length:], tokens)
-            self._ways.record(self._way, accepted + 1, now - started)
-
     def _own_opening(self) -> Open:
         """Return the opening of the engine's session; the filters of tokens are left to the target."""
         streams, opening, mapping = self._streams, self._opening, self._map
         given, to_own = opening.sampling, mapping.to_drafter
-        biases: Mapping[int, float] = {
-            to_own[token]: bias for token, bias in given.logit_bias.items() if token in to_own
-        }
-        if self._way is Way.INTERSECTION:
-            excluded = self._ways.excluded
-            biases = {**biases, **excluded} if biases else excluded
         sampling = SamplingParams(
-            logit_bias=biases,
+            logit_bias={to_own[token]: bias for token, bias in given.logit_bias.items() if token in to_own},
             ignore_eos=given.ignore_eos,
             stop_token_ids=tuple({to_own[token]: None for token in given.stop_token_ids if token in to_own}),
         )

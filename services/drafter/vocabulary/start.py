@@ -1,4 +1,4 @@
-"""Start to map a drafter's vocabulary: compare the token maps, choose the ways, report the overlap."""
+"""Start to map a drafter's vocabulary: compare the token maps, report the overlap."""
 
 import logging
 
@@ -8,14 +8,9 @@ from services.common.token_map import token_map_hash
 from services.drafter.config import DrafterConfig
 from services.drafter.vocabulary.mapping import VocabularyMap
 from services.drafter.vocabulary.session import MappedDrafter
-from services.drafter.vocabulary.streams import Way
-from services.drafter.vocabulary.ways import WayChoice
 from services.engine.interface import DrafterEngine
 
 logger = logging.getLogger(__name__)
-
-_USEFUL_OVERLAP = 0.1
-"""Overlap below which few drafts consist of tokens of both vocabularies."""
 
 
 def map_vocabulary(engine: DrafterEngine, config: DrafterConfig) -> DrafterEngine:
@@ -38,17 +33,5 @@ def map_vocabulary(engine: DrafterEngine, config: DrafterConfig) -> DrafterEngin
             " vocabulary than its target"
         )
     mapping = VocabularyMap.load(target, model_folder(config.model, has_weights=False))
-    ways = _ways(config.vocabulary, mapping.overlap)
-    found = f"the target has {mapping.overlap:.1%} of the drafter's tokens"
-    if mapping.overlap < _USEFUL_OVERLAP:
-        logger.warning("%s: few drafts will consist of such tokens; the way is %s", found, ways[0].value)
-    else:
-        logger.info("%s; drafts are mapped by %s", found, config.vocabulary)
-    return MappedDrafter(engine, mapping, WayChoice(ways, mapping), token_map, config.max_draft)
-
-
-def _ways(vocabulary: str, overlap: float) -> list[Way]:
-    """Return the ways to choose from; `auto` leaves the intersection out if it is too small."""
-    if vocabulary != "auto":
-        return [Way(vocabulary)]
-    return [Way.TEXT] if overlap < _USEFUL_OVERLAP else [Way.TEXT, Way.INTERSECTION]
+    logger.info("drafts are mapped by their text; the target has %.1f%% of the tokens", 100 * mapping.overlap)
+    return MappedDrafter(engine, mapping, token_map, config.max_draft)

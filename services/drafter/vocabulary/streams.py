@@ -1,20 +1,10 @@
 """One sequence in two vocabularies: the target's tokens, and the drafter's tokens with the same bytes."""
 
 from collections.abc import Sequence
-from enum import StrEnum
 
 from fly.sequence import ReplicatedSequence, SequenceUpdate, TokenSequence, common_length
 from services.drafter.vocabulary.mapping import VocabularyMap
 from services.drafter.vocabulary.spelling import LOOKBACK, Spelling, anchor, starts_word
-
-
-class Way(StrEnum):
-    """Way in which a draft becomes tokens of the target."""
-
-    INTERSECTION = "intersection"
-    """Each token of the draft is the target's token with the same bytes; a token without one ends it."""
-    TEXT = "text"
-    """The text of the draft is tokenized for the target."""
 
 
 class TokenStreams:
@@ -62,15 +52,12 @@ class TokenStreams:
         offset = self._target.start(self.target.decided) - LOOKBACK
         return self._drafter.num_within(max(0, offset))
 
-    def take(self, draft: Sequence[int], way: Way, most: int) -> tuple[int, ...]:
+    def take(self, draft: Sequence[int], most: int) -> tuple[int, ...]:
         """Append a draft of the drafter; return at most `most` tokens for the target, appended as well."""
         images = self._map.drafter_images
         self.drafter.extend(draft)
         self._drafter.extend(images[own] for own in draft)
-        if way is Way.TEXT:
-            tokens = self._map.same_text(draft, self._last_word(images[draft[0]] if draft else b""))
-        else:
-            tokens = self._map.same_tokens(draft)
+        tokens = self._map.same_text(draft, self._last_word(images[draft[0]] if draft else b""))
         return self._append(tokens[:most])
 
     def cut(self, num_tokens: int) -> None:

@@ -53,10 +53,10 @@ def tau(found: list[Response]) -> float:
 
 
 @contextmanager
-def foreign_router(deployment: Deployment, drafter_model: Path, way: str) -> Iterator[ServiceProcess]:
+def foreign_router(deployment: Deployment, drafter_model: Path) -> Iterator[ServiceProcess]:
     """Yield a router in front of the deployment's targets, with a drafter that maps its vocabulary."""
     model = ("--model", str(drafter_model), "--dtype", "float32", "--threads", "1")
-    mapped = ("--vocabulary", way, "--target-tokenizer", str(TARGET_MODEL))
+    mapped = ("--vocabulary", "text", "--target-tokenizer", str(TARGET_MODEL))
     with (
         service("services.drafter", *model, *mapped) as drafter,
         router_of(deployment.targets, drafter) as router,
@@ -80,29 +80,25 @@ def plain(deployment: Deployment, tasks: list[Task], target: LlamaForCausalLM) -
     return PlainResponses(deployment.router.address, tasks, target)
 
 
-@pytest.mark.parametrize("way", ["text", "intersection"])
 def test_exact_equals_plain_and_drafts_are_as_good(
     deployment: Deployment,
     tasks: list[Task],
     own_tau: float,
     plain: PlainResponses,
-    way: str,
     tmp_path: Path,
 ) -> None:
-    with foreign_router(deployment, renumbered(tmp_path / "drafter"), way) as router:
+    with foreign_router(deployment, renumbered(tmp_path / "drafter")) as router:
         foreign = answers(router.address, tasks, EXACT)
     plain.assert_equals([ids_of(each) for each in foreign])
     assert tau(foreign) >= 0.8 * own_tau
 
 
-@pytest.mark.parametrize("way", ["text", "intersection"])
 def test_a_drafter_with_another_tokenizer_is_exact_and_accepted_loosely(
     deployment: Deployment,
     tasks: list[Task],
     plain: PlainResponses,
-    way: str,
 ) -> None:
-    with foreign_router(deployment, MODELS / "foreign_drafter", way) as router:
+    with foreign_router(deployment, MODELS / "foreign_drafter") as router:
         exact = answers(router.address, tasks, EXACT)
         loose = answers(router.address, tasks, SpeculationParams(mode=Mode.FLY))
     plain.assert_equals([ids_of(each) for each in exact])

@@ -13,7 +13,6 @@ from fly.presets import EXACT
 from fly.request import SamplingParams
 from fly.rule import decide
 from fly.types import Coupling, Evidence, Position, ResponseLimits, RuleState, SparseDistribution
-from services.drafter.vocabulary.streams import Way
 from services.engine.head.candidates import FewCandidates
 from services.engine.head.sampler import DrawnToken, Sampler, SampleRequest
 from services.sub_drafter.session import certain
@@ -119,9 +118,9 @@ def looked_up(texts: list[Text], index: int, coupling: Coupling) -> list[DrawnTo
     return undrawn([int(DRAFTER[text.last(index)].argmax()) for text in texts], coupling)
 
 
-def mapped(way: Way) -> Drafter:
+def mapped() -> Drafter:
     """Return a drafter with another vocabulary; where its draft ends early, word 0 follows."""
-    draft = cache(partial(mapped_draft, way, most=2))
+    draft = cache(partial(mapped_draft, most=2))
 
     def next_words(texts: list[Text], index: int, coupling: Coupling) -> list[DrawnToken]:
         drafts = [(*draft(tuple(text.words)), 0, 0) for text in texts]
@@ -192,23 +191,17 @@ def test_drafts_that_are_looked_up_leave_the_targets_distribution() -> None:
     assert abs(deviation(first_two_words(Coupling.REJECTION, 2, looked_up))) < CRITICAL
 
 
-@pytest.mark.parametrize("way", Way)
-def test_drafts_of_another_vocabulary_leave_the_targets_distribution(way: Way) -> None:
+def test_drafts_of_another_vocabulary_leave_the_targets_distribution() -> None:
     assert NUM_WORDS == WORDS
-    assert abs(deviation(first_two_words(Coupling.REJECTION, 2, mapped(way)))) < CRITICAL
-
-
-def test_the_ways_to_map_draft_different_words() -> None:
-    drafts = {way: [mapped_draft(way, (word,), 2) for word in range(WORDS)] for way in Way}
-    assert drafts[Way.TEXT] != drafts[Way.INTERSECTION]
-    assert all(sum(map(len, found)) > WORDS for found in drafts.values())
+    assert sum(len(mapped_draft((word,), 2)) for word in range(WORDS)) > WORDS
+    assert abs(deviation(first_two_words(Coupling.REJECTION, 2, mapped()))) < CRITICAL
 
 
 def test_a_mapped_draft_with_the_probability_of_a_drawn_one_is_biased() -> None:
     """A greedy draft is no sample of the drafter's distribution: to send that one accepts it too often."""
 
     def claimed(texts: list[Text], index: int, coupling: Coupling) -> list[DrawnToken]:
-        found = mapped(Way.TEXT)(texts, index, coupling)
+        found = mapped()(texts, index, coupling)
         return [
             DrawnToken(
                 each.token, False, SparseDistribution((each.token, (each.token + 1) % WORDS), (0.5, 0.5))

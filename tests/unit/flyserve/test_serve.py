@@ -98,7 +98,7 @@ def test_drafts_need_no_model(models: Path, engine: str, monkeypatch: pytest.Mon
 
 def test_a_drafter_with_other_tokens_is_mapped_to_those_of_the_target(models: Path) -> None:
     made = content(models / "target", "--draft", models / "foreign")
-    assert made["drafter"] == {"model": str(models / "foreign"), "vocabulary": "auto"}
+    assert made["drafter"] == {"model": str(models / "foreign"), "vocabulary": "text"}
     drafters = [spec for spec in plan(parse(Deployment, made, "test"), "here:1") if spec.role is Role.DRAFTER]
     assert drafters[0].config["target_tokenizer"] == str(models / "target")
 

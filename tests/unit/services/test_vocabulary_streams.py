@@ -13,7 +13,7 @@ from fly.errors import ModelError
 from fly.sequence import TokenSequence
 from services.drafter.vocabulary.mapping import VocabularyMap
 from services.drafter.vocabulary.spelling import LOOKBACK, complete_length
-from services.drafter.vocabulary.streams import TokenStreams, Way
+from services.drafter.vocabulary.streams import TokenStreams
 from services.drafter.vocabulary.vocabulary import Vocabulary
 from tests.support.mapped_streams import (
     assert_drafts_continue,
@@ -83,7 +83,7 @@ def test_a_confirmed_draft_keeps_the_drafters_own_tokens() -> None:
     prompt = mapping.target.encode(b"The cat")
     set_to(streams, 1, 0, prompt, len(prompt))
     own = [*streams.drafter.ids, *(mapping.drafter.encode(b" s")), *(mapping.drafter.encode(b"at on"))]
-    mapped = streams.take(own[-len(own) + len(streams.drafter) :], Way.TEXT, 64)
+    mapped = streams.take(own[-len(own) + len(streams.drafter) :], 64)
     set_to(streams, 2, len(prompt) + len(mapped), [], len(prompt) + len(mapped))
     assert streams.drafter.ids == own and streams.data == b"The cat sat on"
 
@@ -104,11 +104,10 @@ def test_special_tokens_are_paired_spelled_out_or_left_to_each_vocabulary() -> N
 def test_a_draft_ends_with_the_targets_end_of_response() -> None:
     mapping = PAIRS["small", "pieces"]
     end = mapping.drafter.specials["</s>"]
-    for way in Way:
-        streams = TokenStreams(mapping)
-        set_to(streams, 1, 0, mapping.target.encode(b"The"), 0)
-        space = mapping.drafter.encode(b" ")
-        assert streams.take([*space, end, *space], way, 9) == (*mapping.target.encode(b" "), 0)
+    streams = TokenStreams(mapping)
+    set_to(streams, 1, 0, mapping.target.encode(b"The"), 0)
+    space = mapping.drafter.encode(b" ")
+    assert streams.take([*space, end, *space], 9) == (*mapping.target.encode(b" "), 0)
 
 
 def test_the_overlap_is_the_share_of_the_drafters_tokens() -> None:
@@ -133,7 +132,7 @@ def test_a_byte_without_a_token_is_a_question_mark_to_the_drafter(target: str) -
     set_to(streams, 1, 0, mapping.target.encode(b"a\x04b \xf1 c\r\n"), 0)
     assert spelled(mapping, streams) == b"a?b ? c?\n"
     draft = mapping.drafter.encode(b" the cat")
-    assert b"".join(mapping.target.images[token] for token in streams.take(draft, Way.TEXT, 9)) == b" the cat"
+    assert b"".join(mapping.target.images[token] for token in streams.take(draft, 9)) == b" the cat"
 
 
 @pytest.mark.parametrize("text", ["", "a", "é", "日本", "🙂"])
