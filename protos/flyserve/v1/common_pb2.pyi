@@ -712,7 +712,7 @@ class ModelInfo(_message.Message):
     standalone_sequences: _builtins.int
     """Sequences that a drafter decodes by itself at once, without a target; 0 if it does not, as a look-up engine."""
     vocabulary_way: _builtins.str
-    """Way in which a drafter maps its own vocabulary to the target's, `text` or `intersection`; empty if it maps none."""
+    """Way in which a drafter maps its own vocabulary to the target's: `text`; empty if it maps none."""
     vocabulary_overlap: _builtins.float
     """Share of such a drafter's tokens that the target has too."""
     @_builtins.property
