@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from fly.presets import PRESETS
 from orchestration.deployment.file import METRICS_OFFSETS, Deployment
 from services.common.config import leaves
-from services.sub_drafter.engines import ENGINES
+from services.lookup.config import ENGINES
 from tools.chart import CHART
 
 OUTPUT = CHART / "templates" / "_generated.tpl"

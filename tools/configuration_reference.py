@@ -24,7 +24,7 @@ A deployment is one YAML file, which `flyserve up`, `flyserve apply` and `flyser
 [chart](kubernetes.md) has the same keys as values, except those marked *not in the chart*. An unknown key is
 an error that names the nearest one.
 
-Without Ray, `python -m services.target`, `services.drafter`, `services.sub_drafter` and `python -m router`
+Without Ray, `python -m services.target`, `services.drafter`, `services.lookup` and `python -m router`
 take the keys of their section as flags: `max_sequences` is `--max-sequences`, and a key of a nested section
 is dotted (`--limits.max-new-tokens`). `--config FILE` reads them from YAML instead; `--help` lists them all.
 

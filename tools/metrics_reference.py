@@ -6,13 +6,13 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Metric
 
-from fly.lookup.budget import IndexBudget
 from fly.messages import Load, Role
 from router.metrics import RouterMetrics
 from services.common.telemetry.process import process_metrics
 from services.drafter.servicer import DrafterMetrics
-from services.sub_drafter.engines.ngram import NgramEngine
-from services.sub_drafter.servicer import LookupMetrics
+from services.lookup.engines import NgramEngine
+from services.lookup.index.budget import IndexBudget
+from services.lookup.servicer import LookupMetrics
 from services.target.servicer import TargetMetrics
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "telemetry.md"

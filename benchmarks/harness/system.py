@@ -172,7 +172,7 @@ def telemetry_flags(settings: Mapping[str, Any]) -> Flags:
 def sub_drafter_command(engine: str, response_cache_tokens: int | None = None) -> Flags:
     """Return the command of a sub-drafter without a model."""
     cache = () if response_cache_tokens is None else ("--response-cache-tokens", str(response_cache_tokens))
-    return ("services.sub_drafter", "--engine", engine, *cache)
+    return ("services.lookup", "--engine", engine, *cache)
 
 
 def _memory_flags(max_sequences: int, kv_tokens: int) -> Flags:

@@ -91,7 +91,7 @@ Batches = dict[str, list[Batch]]
 def running(target: Flags) -> Iterator[Mapping[str, Client]]:
     """Yield a client for each engine: one target, and a look-up drafter and a router for each engine."""
     with running_services() as services, ExitStack() as stack:
-        lookup = [("services.sub_drafter", "--role", "drafter", "--engine", engine) for engine in ENGINES]
+        lookup = [("services.lookup", "--role", "drafter", "--engine", engine) for engine in ENGINES]
         verifier, *drafters = services.start_together([("services.target", *target), *lookup])
         routers = services.start_together(
             [services.router_command([verifier.address], [drafter.address], {}) for drafter in drafters]

@@ -11,7 +11,7 @@ from services.common.config import parse
 from services.common.model_source import is_hub_id
 from services.common.token_map import token_map_hash
 from services.engine.config import EngineName
-from services.sub_drafter.engines import ENGINES
+from services.lookup.config import ENGINES
 
 _SOURCE = "flyserve serve"
 _WITHOUT = "none"

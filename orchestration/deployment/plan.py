@@ -16,20 +16,20 @@ from services.common.config import Config, changed_values
 from services.common.security.identity import certificate_name
 from services.common.telemetry.config import TelemetrySection
 from services.drafter.config import DrafterSection, DraftingSection
-from services.sub_drafter.config import LookupSection, SubDrafterSection
+from services.lookup.config import LookupSection, SubDrafterSection
 from services.target.config import TargetSection
 
 ACTORS: Mapping[Role, str] = {
     Role.TARGET: "services.target.actor:TargetActor",
     Role.DRAFTER: "services.drafter.actor:DrafterActor",
-    Role.SUB_DRAFTER: "services.sub_drafter.actor:SubDrafterActor",
+    Role.SUB_DRAFTER: "services.lookup.actor:SubDrafterActor",
 }
 """Class of each tier's actor as `module:name`: named here, imported where it runs."""
 
 MODEL_SUB_DRAFTER = "services.drafter.actor:ModelSubDrafterActor"
 """Class of a sub-drafter's actor that runs a model."""
 
-LOOKUP_DRAFTER = "services.sub_drafter.actor:LookupDrafterActor"
+LOOKUP_DRAFTER = "services.lookup.actor:LookupDrafterActor"
 """Class of a drafter's actor that looks tokens up."""
 
 Members = Mapping[Role, tuple[str, ...]]

@@ -19,8 +19,7 @@ from services.engine.config import (
     quantization_fault,
 )
 from services.engine.vllm_args import MEMORY_ARGUMENTS, config_faults, num_workers
-from services.sub_drafter.config import LookupSection, SubDrafterSection
-from services.sub_drafter.engines import ENGINES
+from services.lookup.config import ENGINES, LookupSection, SubDrafterSection
 from services.target.config import TargetSection
 
 _HALF = 0.5

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
-from fly.lookup.budget import IndexBudget
 from fly.messages import Load, ModelInfo, Open
 from services.common.telemetry.instrumented_stream import DraftSteps
 from services.drafter.ahead import DraftingLimits
@@ -12,6 +11,7 @@ from services.drafter.session import DraftSession
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.engine import Engine
 from services.engine.future import WaitReport
+from services.lookup.index.budget import IndexBudget
 
 
 class BuiltinDrafter:

@@ -7,12 +7,12 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from fly.lookup.budget import IndexBudget
 from fly.messages import Role
 from services.common.config import AutoSwitch
 from services.common.service_config import ServeSection
 from services.drafter.ahead import DraftingLimits
 from services.engine.config import EngineName, EngineSection, ModelConfig, ModelSection
+from services.lookup.index.budget import IndexBudget
 
 _USUAL_STANDALONE_PART = 4
 """Places of a drafter for each standalone sequence that it serves by default."""

@@ -4,11 +4,11 @@ import time
 from collections import deque
 from collections.abc import Iterable
 
-from fly.lookup.budget import IndexShare
-from fly.lookup.suffix import Snippets, SuffixProposer
 from fly.sequence import common_length
 from services.drafter.cost_model import ProposalBenefit
 from services.engine.sequence import EngineSequence
+from services.lookup.index.budget import IndexShare
+from services.lookup.index.suffix import Snippets, SuffixProposer
 
 _MOST_DISTRUSTED = 255
 """Most repeats that are left out after one that was wrong."""

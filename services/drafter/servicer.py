@@ -7,7 +7,6 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Gauge
 
 from fly.clock import SystemClock
-from fly.lookup.budget import IndexBudget
 from fly.messages import Draft, DraftStep, Load, Role
 from protos.flyserve.v1 import common_pb2, drafter_pb2_grpc
 from protos.wire.streams import draft_request_from_wire, draft_response_to_wire, info_to_wire
@@ -17,7 +16,6 @@ from services.common.host import Host, Service
 from services.common.security.access_policy import AccessPolicy, service_access_policy
 from services.common.security.identity import ROUTER, Identity
 from services.common.telemetry.buckets import TOKENS
-from services.common.telemetry.index_metrics import register_index_metrics
 from services.common.telemetry.instrumented_stream import StreamTelemetry
 from services.common.telemetry.process import Telemetry
 from services.drafter.ahead import DraftingLimits
@@ -31,6 +29,8 @@ from services.engine.engine import Engine
 from services.engine.factory import build_engine
 from services.engine.interface import DrafterEngine
 from services.engine.metrics import EngineMetrics
+from services.lookup.index.budget import IndexBudget
+from services.lookup.index_metrics import register_index_metrics
 
 
 class DrafterMetrics(EngineMetrics[Draft]):

@@ -4,13 +4,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fly.lookup.budget import IndexShare
 from fly.messages import Draft, ProposalCounts
 from services.drafter.cost_model import ProposalBenefit
 from services.drafter.drafting import Proposer
 from services.drafter.level_choice import SequenceRounds
 from services.drafter.local_proposer import LocalProposer
 from services.engine.sequence import EngineSequence
+from services.lookup.index.budget import IndexShare
 
 _MAX_PROPOSAL_TOKENS = 15
 """Longest proposal that one forward verifies: with the pending token 16 rows."""

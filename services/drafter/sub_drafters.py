@@ -13,7 +13,6 @@ import grpc
 
 from fly.endpoints import Snapshot
 from fly.errors import FlyServeError, NotReady
-from fly.lookup.budget import IndexBudget, IndexShare
 from fly.messages import Open, Role
 from fly.sequence import TokenSequence
 from services.common.channel import Backoff, open_channel
@@ -25,6 +24,7 @@ from services.drafter.cost_model import ProposalBenefit
 from services.drafter.drafting import SubDrafterSession
 from services.drafter.level_choice import LevelChoice, TrialTurn
 from services.drafter.snippet_proposer import SNIPPET_TOKENS, SnippetProposer, SnippetRequest
+from services.lookup.index.budget import IndexBudget, IndexShare
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager, suppress
 
 from fly.errors import InvalidRequest
 from fly.limits import MOST_PROPOSED
-from fly.lookup.budget import IndexBudget
 from fly.messages import Draft, DraftStep, Load, ModelInfo, Open
 from fly.sequence import SequenceUpdate, StaleState
 from fly.types import SparseDistribution
@@ -17,6 +16,7 @@ from services.engine.vllm.limits import check_exact
 from services.engine.vllm.rows import Rows
 from services.engine.vllm.scoring import TOP_K, draw_drafts, num_candidates, score_rows
 from services.engine.vllm.sequence import VllmSequence
+from services.lookup.index.budget import IndexBudget
 
 
 class VllmDrafter:

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping
 
-from fly.lookup.budget import IndexBudget
 from fly.messages import Load
 from services.engine.interface import DrafterEngine
+from services.lookup.index.budget import IndexBudget
 
 
 class DrafterWrapper:

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeVar
 
-from fly.lookup.budget import IndexBudget
 from fly.messages import Load, ModelInfo, Open
 from services.common.telemetry.instrumented_stream import DraftSteps, VerifySteps
 from services.engine.future import WaitReport
+from services.lookup.index.budget import IndexBudget
 
 Steps = TypeVar("Steps", VerifySteps, DraftSteps, covariant=True)
 

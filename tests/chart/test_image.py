@@ -21,7 +21,7 @@ ENTRY_POINTS = (
     ("-m", "router", "--help"),
     ("-m", "services.target", "--help"),
     ("-m", "services.drafter", "--help"),
-    ("-m", "services.sub_drafter", "--help"),
+    ("-m", "services.lookup", "--help"),
     ("-c", "from flyserve.cli import main; main()", "--help"),
     ("-c", "from flyserve.cli import main; main()", "up", "--help"),
 )

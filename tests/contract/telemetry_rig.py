@@ -13,14 +13,14 @@ from prometheus_client.samples import Sample
 
 import router.server
 import services.drafter.servicer
-import services.sub_drafter.servicer
+import services.lookup.servicer
 import services.target.servicer
 from router.config import RouterConfig
 from services.common.channel import open_channel
 from services.common.host import Host
 from services.drafter.config import DrafterConfig
 from services.engine.simulation.runner import SimulatedConfig
-from services.sub_drafter.config import SubDrafterConfig
+from services.lookup.config import LookupConfig
 from services.target.config import TargetConfig
 from tests.contract.router_rig import Rig
 
@@ -91,8 +91,8 @@ async def running_with_telemetry(
 
         sub_drafter = await start(
             "sub_drafter",
-            await services.sub_drafter.servicer.create_host(
-                SubDrafterConfig(engine="suffix", response_cache_tokens=4096, **section("sub_drafter"))
+            await services.lookup.servicer.create_host(
+                LookupConfig(engine="suffix", response_cache_tokens=4096, **section("sub_drafter"))
             ),
         )
         drafter = await start(

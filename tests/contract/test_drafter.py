@@ -16,8 +16,8 @@ from services.drafter.servicer import host_engine
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.simulation.clock_engine import ClockEngine
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
-from services.sub_drafter.config import SubDrafterConfig
-from services.sub_drafter.servicer import create_host
+from services.lookup.config import LookupConfig
+from services.lookup.servicer import create_host
 from tests.support.serving import becomes_true, connected, serving
 
 PROMPT = [20, 21, 22, 23]
@@ -85,7 +85,7 @@ async def test_cancelling_frees_the_sequence(channel: grpc.aio.Channel, engine: 
 
 
 async def test_a_sub_drafter_continues_what_repeats() -> None:
-    host = await create_host(SubDrafterConfig())
+    host = await create_host(LookupConfig())
     async with connected(host) as channel, DrafterStream(channel, OPENING) as stream:
         draft = await stream.draft(TokenSequence([5, 6, 7, 8, 5, 6]), 6, 3)
     assert draft.tokens == (7, 8, 5)
@@ -102,14 +102,14 @@ async def test_with_a_sub_drafter_the_draft_is_the_same(
     repeating = TokenSequence([*PROMPT, *alone.tokens, *PROMPT])
     async with DrafterStream(channel, OPENING) as stream:
         expected = await stream.draft(repeating, len(repeating), 16)
-    async with serving(await create_host(SubDrafterConfig())) as address:
+    async with serving(await create_host(LookupConfig())) as address:
         host = host_engine(engine, await running(address))
         async with connected(host) as accelerated, DrafterStream(accelerated, OPENING) as stream:
             assert (await stream.draft(repeating, len(repeating), 16)).tokens == expected.tokens
 
 
 async def test_drafting_continues_without_its_sub_drafter(engine: ClockEngine) -> None:
-    sub_drafter = await create_host(SubDrafterConfig())
+    sub_drafter = await create_host(LookupConfig())
     await sub_drafter.start()
     host = host_engine(engine, await running(sub_drafter.address))
     async with connected(host) as channel, DrafterStream(channel, OPENING) as stream:

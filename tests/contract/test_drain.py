@@ -64,7 +64,7 @@ async def test_a_router_finishes_its_responses_and_rejects_new_requests(tmp_path
 
 @pytest.mark.parametrize(
     ("module", "flags"),
-    [("services.target", SIMULATED), ("services.drafter", SIMULATED), ("services.sub_drafter", ())],
+    [("services.target", SIMULATED), ("services.drafter", SIMULATED), ("services.lookup", ())],
 )
 async def test_a_service_finishes_its_streams_and_rejects_new_ones(
     module: str, flags: tuple[str, ...]

@@ -32,8 +32,8 @@ from services.common.config import parse
 from services.common.host import Host
 from services.drafter.config import DrafterConfig
 from services.drafter.servicer import create_host as create_drafter
-from services.sub_drafter.config import SubDrafterConfig
-from services.sub_drafter.servicer import create_host as create_sub_drafter
+from services.lookup.config import LookupConfig
+from services.lookup.servicer import create_host as create_sub_drafter
 from services.target.config import TargetConfig
 from services.target.servicer import create_host as create_target
 from tests.contract.fakes import save_tokenizer
@@ -127,7 +127,7 @@ class System:
         return number
 
     async def _start(self, folder: Path) -> Mapping[str, grpc.aio.Channel]:
-        suffix = parse(SubDrafterConfig, {"engine": "suffix"}, "test")
+        suffix = parse(LookupConfig, {"engine": "suffix"}, "test")
         helper = await self._serve(await create_sub_drafter(suffix))
         tiny = {**SIMULATED, "role": "sub_drafter"}
         model = await self._serve(await create_drafter(parse(DrafterConfig, tiny, "test")))

@@ -18,8 +18,8 @@ from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
 from protos.wire.streams import info_from_wire
 from services.common.channel import open_channel
 from services.common.host import Host
-from services.sub_drafter.config import SubDrafterConfig
-from services.sub_drafter.servicer import create_host
+from services.lookup.config import LookupConfig
+from services.lookup.servicer import create_host
 from tests.contract.fakes import HashModel, save_tokenizer
 from tests.contract.router_rig import EXACT, FLY, PLAIN, PROMPT, Answer, Rig, ids, running
 from tests.contract.scripted import LoggingTarget
@@ -59,7 +59,7 @@ class LookupDrafter:
 
     @classmethod
     async def create(cls, engine: str, **config: Any) -> "LookupDrafter":
-        made = SubDrafterConfig(
+        made = LookupConfig(
             role=Role.DRAFTER, engine=engine, response_cache_tokens=CACHED, max_draft=64, **config
         )
         return cls(await create_host(made))

@@ -22,8 +22,8 @@ from services.drafter.servicer import host_engine as host_drafter
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.simulation.clock_engine import ClockEngine
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
-from services.sub_drafter.config import SubDrafterConfig
-from services.sub_drafter.servicer import create_host as create_sub_drafter
+from services.lookup.config import LookupConfig
+from services.lookup.servicer import create_host as create_sub_drafter
 from services.target.servicer import host_engine as host_target
 from tests.contract.fakes import VOCAB_SIZE, FakeDrafter, FakeTarget, HashModel, save_tokenizer
 from tests.contract.router_rig import EXACT, PLAIN, ids, make_request
@@ -68,7 +68,7 @@ async def system(tmp_path: Path) -> AsyncIterator[System]:
     language = SimulatedConfig(vocab_size=VOCAB_SIZE, response_tokens=(3000, 3000), base_s=FORWARD_S)
     async with AsyncExitStack() as stack:
         sub_drafter = await stack.enter_async_context(
-            serving(await create_sub_drafter(SubDrafterConfig(engine="suffix")))
+            serving(await create_sub_drafter(LookupConfig(engine="suffix")))
         )
         target, drafter = [
             ClockEngine(SimulatedRunner(language, role, 8, 65536), SystemClock())

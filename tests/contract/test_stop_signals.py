@@ -133,7 +133,7 @@ CASES: dict[str, tuple[Command, Waits, tuple[signal.Signals, ...], int]] = {
         143,
     ),
     "sub-drafter that serves": (
-        lambda silence: ("services.sub_drafter",),
+        lambda silence: ("services.lookup",),
         _printed("ready"),
         (signal.SIGHUP,),
         0,
@@ -323,7 +323,7 @@ def test_a_closed_terminal_ends_no_process_that_ignores_it(
     program: Callable[..., subprocess.Popen[str]],
 ) -> None:
     """As under `nohup`; a signal that is not ignored ends it."""
-    process = program("-m", "services.sub_drafter", ignored=True)
+    process = program("-m", "services.lookup", ignored=True)
     assert process.stdout is not None and process.stdout.readline().startswith("ready")
     process.send_signal(signal.SIGHUP)
     ignored = int(Path(f"/proc/{process.pid}/status").read_text().partition("SigIgn:")[2].split()[0], 16)
@@ -360,7 +360,7 @@ _PARENT = """
 import os, pathlib, sys
 from orchestration.local.processes import service_process
 
-with service_process(("services.sub_drafter",), os.environ, pathlib.Path(sys.argv[1]), 200, 200) as child:
+with service_process(("services.lookup",), os.environ, pathlib.Path(sys.argv[1]), 200, 200) as child:
     print(child.pid, flush=True)
     sys.stdin.read()
 """

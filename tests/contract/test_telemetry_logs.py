@@ -82,7 +82,7 @@ def test_a_process_logs_json_from_its_first_line_on() -> None:
     command = [
         sys.executable,
         "-m",
-        "services.sub_drafter",
+        "services.lookup",
         "--telemetry",
         "{log_format: json, metrics_port: 0}",
     ]
@@ -112,7 +112,7 @@ def test_a_process_logs_json_from_its_first_line_on() -> None:
     ],
 )
 def test_a_bad_setting_is_one_line(setting: str, reason: str) -> None:
-    command = [sys.executable, "-m", "services.sub_drafter", "--telemetry", setting]
+    command = [sys.executable, "-m", "services.lookup", "--telemetry", setting]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 2 and reason in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

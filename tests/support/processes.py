@@ -77,7 +77,7 @@ def demo_deployment(
 ) -> Iterator[Deployment]:
     """Start every service of the demo pair as its own process."""
     with ExitStack() as stack:
-        sub_drafter = stack.enter_context(service("services.sub_drafter"))
+        sub_drafter = stack.enter_context(service("services.lookup"))
         served = ("--dtype", dtype, "--threads", "1", "--kv-tokens", str(kv_tokens))
         help_from = ("--sub-drafter", sub_drafter.address)
         drafting = ("services.drafter", "--model", str(DRAFTER_MODEL), *served, *help_from)

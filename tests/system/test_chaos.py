@@ -32,7 +32,7 @@ class Deployment:
         self._commands: dict[str, tuple[str, ...]] = {}
         self._running: dict[str, ServiceProcess] = {}
         one = self._add("target-0", "services.target", "--simulated", TARGET, *ROOM)
-        helper = self._add("sub-drafter", "services.sub_drafter", "--engine", "suffix")
+        helper = self._add("sub-drafter", "services.lookup", "--engine", "suffix")
         two = self._add("target-1", "services.target", "--simulated", TARGET, *ROOM)
         drafting = ("--simulated", DRAFTER, "--sub-drafter", helper, *ROOM)
         drafter = self._add("drafter", "services.drafter", *drafting)

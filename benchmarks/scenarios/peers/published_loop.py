@@ -14,12 +14,12 @@ from transformers import DynamicCache
 
 from benchmarks.scenarios.peers.measure import DRAFT_LENGTH, Answer
 from benchmarks.scenarios.peers.transformers_peer import load_plain
-from fly.lookup.ngram import PromptLookup
 from fly.presets import PRESETS
 from fly.sequence import common_length
 from fly.speculation import Speculation
 from fly.types import Evidence, Position, ResponseLimits
 from router.text.tokenizer import Tokenizer
+from services.lookup.index.ngram import PromptLookup
 
 _LOOKUP_TOKENS = 6
 """Longest look-up that the drafter verifies."""

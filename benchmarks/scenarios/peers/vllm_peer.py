@@ -93,7 +93,7 @@ def flyserve_on_vllm(python: str, model: Path, dtype: str, max_sequences: int) -
     """
     target = ["-m", "services.target", "--engine", "vllm", "--model", str(model), "--dtype", dtype]
     target += ["--threads", "1", "--max-sequences", str(max_sequences)]
-    drafter = ["-m", "services.sub_drafter", "--role", "drafter", "--engine", "suffix"]
+    drafter = ["-m", "services.lookup", "--role", "drafter", "--engine", "suffix"]
     router = ["-m", "router", "--model", str(model), "--grpc-port", "0", "--http-port", "0"]
     with ExitStack() as stack:
         _, target_address = stack.enter_context(_process([python, *target]))

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from fly.lookup.prediction import PredictionLookup
 from fly.messages import Draft
 from fly.round_record import DraftOrigin, RoundRecord
 from fly.sequence import TokenSequence
@@ -10,6 +9,7 @@ from fly.types import SparseDistribution
 from router.generation.drafts.source import WantedDraft
 from router.requests.request import PreparedRequest
 from services.common.grammars.library import GrammarError
+from services.lookup.index.prediction import PredictionLookup
 
 
 class PredictedDrafts:

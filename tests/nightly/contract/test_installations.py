@@ -50,7 +50,7 @@ def router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]
     model = str(save_tokenizer(tmp_path_factory.mktemp("model")))
     simulated = ("--simulated", SIMULATED)
     with (
-        service(WITH_EXTRAS, "service", "services.sub_drafter") as sub_drafter,
+        service(WITH_EXTRAS, "service", "services.lookup") as sub_drafter,
         service(WITH_EXTRAS, "service", "services.target", *simulated) as target,
         service(
             WITH_EXTRAS, "service", "services.drafter", *simulated, "--sub-drafter", sub_drafter.address

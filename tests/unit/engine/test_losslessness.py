@@ -15,7 +15,7 @@ from fly.rule import decide
 from fly.types import Coupling, Evidence, Position, ResponseLimits, RuleState, SparseDistribution
 from services.engine.head.candidates import FewCandidates
 from services.engine.head.sampler import DrawnToken, Sampler, SampleRequest
-from services.sub_drafter.session import certain
+from services.lookup.session import certain
 from tests.support.mapped_words import NUM_WORDS, mapped_draft
 
 WORDS = 10

@@ -21,7 +21,7 @@ from router.config import RouterConfig
 from services.common.config import Config, load_yaml, parse
 from services.common.telemetry.config import TelemetryConfig
 from services.drafter.config import DrafterConfig, DrafterSection, DraftingSection
-from services.sub_drafter.config import LookupSection, SubDrafterConfig
+from services.lookup.config import LookupConfig, LookupSection
 from services.target.config import TargetConfig
 from tests.support.config_values import at, nested, other_values
 from tools.configuration_reference import OUTPUT
@@ -41,8 +41,8 @@ ORCHESTRATION = ("replicas", "gpus", "node_resource", "autoscaling")
 
 SECTIONS: dict[type[Config], tuple[type[Config], ...]] = {
     TargetTier: (TargetConfig,),
-    DrafterTier: (DrafterConfig, SubDrafterConfig),
-    SubDrafterTier: (SubDrafterConfig, DrafterConfig),
+    DrafterTier: (DrafterConfig, LookupConfig),
+    SubDrafterTier: (LookupConfig, DrafterConfig),
     RouterTier: (RouterConfig,),
     DeploymentTelemetry: (TelemetryConfig,),
 }
@@ -80,9 +80,9 @@ def processes(deployment: Deployment) -> dict[str, dict[str, Any]]:
     classes: dict[Role, type[Config]] = {Role.TARGET: TargetConfig, Role.DRAFTER: DrafterConfig}
     assert deployment.drafter is not None and deployment.sub_drafter is not None
     if deployment.drafter.looks_up:
-        classes[Role.DRAFTER] = SubDrafterConfig
+        classes[Role.DRAFTER] = LookupConfig
     is_model = deployment.sub_drafter.engine == "model"
-    classes[Role.SUB_DRAFTER] = DrafterConfig if is_model else SubDrafterConfig
+    classes[Role.SUB_DRAFTER] = DrafterConfig if is_model else LookupConfig
     made: dict[str, Config] = {
         spec.role.value: parse(classes[spec.role], dict(spec.config), spec.replica)
         for spec in plan(deployment, "here:1")

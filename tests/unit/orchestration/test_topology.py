@@ -10,8 +10,7 @@ from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import LOOKUP_DRAFTER, MODEL_SUB_DRAFTER, ReplicaSpec, plan, total_cpus
 from services.common.config import parse
 from services.drafter.config import DrafterConfig
-from services.sub_drafter.config import SubDrafterConfig
-from services.sub_drafter.engines import ENGINES
+from services.lookup.config import ENGINES, LookupConfig
 
 
 def deployment(**tiers: Any) -> Deployment:
@@ -118,7 +117,7 @@ def test_actors_are_configured_with_plain_values() -> None:
 
 def test_a_suffix_sub_drafter_gets_its_memory() -> None:
     helper = plan(deployment(drafter={"model": "/m/s"}, sub_drafter={"engine": "suffix"}), "here:1")[0]
-    config = parse(SubDrafterConfig, dict(helper.config), "sub_drafter")
+    config = parse(LookupConfig, dict(helper.config), "sub_drafter")
     assert (config.engine, config.response_cache_tokens) == ("suffix", 10_000_000)
 
 
@@ -138,7 +137,7 @@ def test_a_drafter_that_looks_tokens_up_is_light(engine: str) -> None:
     assert [spec.replica for spec in drafters] == ["drafter-0", "drafter-1"]
     assert {spec.actor for spec in drafters} == {LOOKUP_DRAFTER} and target.role is Role.TARGET
     assert {(spec.num_cpus, spec.num_gpus, spec.shards) for spec in drafters} == {(0.5, 0.0, 1)}
-    config = parse(SubDrafterConfig, dict(drafters[0].config), "drafter")
+    config = parse(LookupConfig, dict(drafters[0].config), "drafter")
     assert (config.role, config.engine, config.max_sequences, config.max_draft) == ("drafter", engine, 9, 64)
     assert config.min_ngram == 3 and not hasattr(config, "kv_tokens")
 

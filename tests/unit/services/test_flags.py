@@ -10,15 +10,15 @@ from router.config import RouterConfig
 from services.common.config import Config
 from services.common.flags import configure
 from services.drafter.config import DrafterConfig
-from services.sub_drafter.config import SubDrafterConfig
+from services.lookup.config import LookupConfig
 from services.target.config import TargetConfig
 from tests.support.config_values import at, nested, other_values
 
-CLASSES: tuple[type[Config], ...] = (TargetConfig, DrafterConfig, SubDrafterConfig, RouterConfig)
+CLASSES: tuple[type[Config], ...] = (TargetConfig, DrafterConfig, LookupConfig, RouterConfig)
 NEEDED: dict[type[Config], tuple[str, ...]] = {
     TargetConfig: ("--model", "m"),
     DrafterConfig: ("--model", "m"),
-    SubDrafterConfig: (),
+    LookupConfig: (),
     RouterConfig: ("--model", "m", "--target", "here:1"),
 }
 TLS = tuple(text for name in ("certificate", "key", "ca") for text in (f"--security.tls.{name}", "c"))
@@ -87,7 +87,7 @@ def test_null_unsets_an_optional_key(tmp_path: Path) -> None:
 
 def test_a_section_is_yaml_and_its_keys_override_it() -> None:
     flags = ["--telemetry.replica", "b", "--telemetry", "{replica: a, log_format: json}"]
-    made = configure(SubDrafterConfig, "Serve.", flags)
+    made = configure(LookupConfig, "Serve.", flags)
     assert (made.telemetry.log_format, made.telemetry.replica) == ("json", "b")
 
 

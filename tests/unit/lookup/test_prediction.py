@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.lookup.prediction import PredictionLookup
 from fly.sequence import common_length
+from services.lookup.index.prediction import PredictionLookup
 
 PROMPT = [900, 901, 902]
 MOST = 8

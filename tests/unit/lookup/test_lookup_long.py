@@ -7,11 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fly.lookup import ngram as ngram_module
-from fly.lookup.budget import IndexBudget
-from fly.lookup.ngram import NgramIndex, PromptLookup
-from fly.lookup.sorted_ngrams import SortedNgrams
-from fly.lookup.suffix import Snippets, SuffixProposer
+from services.lookup.index import ngram as ngram_module
+from services.lookup.index.budget import IndexBudget
+from services.lookup.index.ngram import NgramIndex, PromptLookup
+from services.lookup.index.sorted_ngrams import SortedNgrams
+from services.lookup.index.suffix import Snippets, SuffixProposer
 
 ORDERS = (1, 2, 4)
 steps_st = st.lists(st.tuples(st.integers(0, 60), st.lists(st.integers(0, 3), max_size=40)), max_size=12)

@@ -8,7 +8,6 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Gauge
 
 from fly.errors import InvalidRequest, Overloaded
-from fly.lookup.budget import IndexBudget
 from fly.messages import Draft, DraftStep, ForwardCosts, Load, ModelInfo, Open, Role
 from fly.version import VERSION
 from protos.flyserve.v1 import common_pb2, drafter_pb2_grpc
@@ -17,13 +16,13 @@ from services.common.host import Host, Service
 from services.common.security.access_policy import service_access_policy
 from services.common.security.identity import ROUTER, Identity, certificate_name
 from services.common.telemetry.buckets import TOKENS
-from services.common.telemetry.index_metrics import register_index_metrics
 from services.common.telemetry.instrumented_stream import DraftSteps, StepMetrics, StreamTelemetry
 from services.common.telemetry.process import Telemetry
-from services.sub_drafter.config import SubDrafterConfig
-from services.sub_drafter.engines import build_engine
-from services.sub_drafter.engines.base import ProposalEngine
-from services.sub_drafter.session import LookupSession
+from services.lookup.config import LookupConfig
+from services.lookup.engines import ProposalEngine, build_engine
+from services.lookup.index.budget import IndexBudget
+from services.lookup.index_metrics import register_index_metrics
+from services.lookup.session import LookupSession
 
 
 class LookupMetrics(StepMetrics[Draft]):
@@ -74,7 +73,7 @@ SERVICE_NAME = "flyserve.v1.Drafter"
 class LookupServicer(drafter_pb2_grpc.DrafterServicer):
     """Look-up sessions of one engine."""
 
-    def __init__(self, config: SubDrafterConfig, telemetry: Telemetry) -> None:
+    def __init__(self, config: LookupConfig, telemetry: Telemetry) -> None:
         self._config = config
         self._budget = IndexBudget(config.lookup_index_tokens)
         self._engine = build_engine(config, self._budget)
@@ -139,7 +138,7 @@ class LookupServicer(drafter_pb2_grpc.DrafterServicer):
             self._num_open -= 1
 
 
-async def create_host(config: SubDrafterConfig) -> Host:
+async def create_host(config: LookupConfig) -> Host:
     """Return a host that serves this configuration, not yet started.
 
     Raises:

@@ -4,8 +4,8 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from fly.lookup.budget import IndexBudget
 from fly.messages import Role
+from services.lookup.index.budget import IndexBudget
 
 
 def register_index_metrics(registry: CollectorRegistry, role: Role, budget: IndexBudget) -> None:

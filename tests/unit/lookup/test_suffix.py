@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.lookup.ngram import NgramIndex, Proposal
-from fly.lookup.response_cache import ResponseCache
-from fly.lookup.suffix import FOR_TARGET, SaltedCache, Snippets, SuffixProposer, SuffixRule
+from services.lookup.index.ngram import NgramIndex, Proposal
+from services.lookup.index.response_cache import ResponseCache
+from services.lookup.index.suffix import FOR_TARGET, SaltedCache, Snippets, SuffixProposer, SuffixRule
 
 ORDERS = (1, 2, 4)
 ngrams_st = st.sampled_from(ORDERS).flatmap(lambda order: st.tuples(*[st.integers(0, 3)] * order))

@@ -3,13 +3,13 @@
 import contextlib
 
 from fly.errors import InvalidRequest
-from fly.lookup.response_cache import END
 from fly.messages import Draft, DraftStep, Open, Role
 from fly.request import SamplingParams
 from fly.sequence import ReplicatedSequence, SequenceUpdate, StaleState
 from fly.types import Coupling, SparseDistribution
-from services.sub_drafter.config import SubDrafterConfig
-from services.sub_drafter.engines.base import SequenceLookup
+from services.lookup.config import LookupConfig
+from services.lookup.engines import SequenceLookup
+from services.lookup.index.response_cache import END
 
 _LEAD_IN = 4
 """Last tokens of a prompt that are cached with its response, so that its beginning can be looked up."""
@@ -18,7 +18,7 @@ _LEAD_IN = 4
 class LookupSession:
     """The server's copy of one sequence, and its look-up."""
 
-    def __init__(self, lookup: SequenceLookup, opening: Open, config: SubDrafterConfig) -> None:
+    def __init__(self, lookup: SequenceLookup, opening: Open, config: LookupConfig) -> None:
         """Start with an empty sequence."""
         self._sequence = ReplicatedSequence(vocab_size=END, context_length=config.max_tokens)
         self._lookup = lookup

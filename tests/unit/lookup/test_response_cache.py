@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.lookup.response_cache import ResponseCache
+from services.lookup.index.response_cache import ResponseCache
 
 ORDERS = (1, 2, 4)
 ALL = 10_000

@@ -4,11 +4,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fly.lookup.budget import IndexBudget
 from fly.messages import Role
 from services.common.config import Config, OneOf
 from services.common.service_config import ServeSection
-from services.sub_drafter.engines import ENGINES
+from services.lookup.index.budget import IndexBudget
+
+ENGINES = ("ngram", "suffix")
+"""Every look-up engine; configuration, deployment files and the chart accept these names, for drafters and
+sub-drafters. `build_engine` builds them."""
 
 
 class LookupSection(Config):
@@ -39,7 +42,7 @@ class SubDrafterSection(LookupSection):
     statistics of all occurrences, in the sequence and in a cache of finished responses."""
 
 
-class SubDrafterConfig(SubDrafterSection, ServeSection):
+class LookupConfig(SubDrafterSection, ServeSection):
     """Everything that the process of a look-up replica is started with."""
 
     role: Literal[Role.SUB_DRAFTER, Role.DRAFTER] = Role.SUB_DRAFTER

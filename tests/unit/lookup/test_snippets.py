@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.lookup.response_cache import ResponseCache, SnippetRetriever
-from fly.lookup.suffix import Snippets, SuffixProposer
+from services.lookup.index.response_cache import ResponseCache, SnippetRetriever
+from services.lookup.index.suffix import Snippets, SuffixProposer
 
 responses_st = st.lists(st.lists(st.integers(0, 5), min_size=2, max_size=40), max_size=12)
 

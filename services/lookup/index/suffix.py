@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from fly.lookup.budget import IndexShare
-from fly.lookup.ngram import NgramIndex, Proposal
-from fly.lookup.response_cache import END, ORDERS, ResponseCache
 from fly.sequence import common_length
+from services.lookup.index.budget import IndexShare
+from services.lookup.index.ngram import NgramIndex, Proposal
+from services.lookup.index.response_cache import END, ORDERS, ResponseCache
 
 _SEQUENCE_ORDERS = (1, 2, 3, 4)
 _MAX_ORDER = max(ORDERS)

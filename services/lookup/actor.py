@@ -6,8 +6,8 @@ from typing import Any
 from services.common.actor import ServiceActor
 from services.common.config import parse
 from services.common.host import Host
-from services.sub_drafter.config import SubDrafterConfig
-from services.sub_drafter.servicer import create_host
+from services.lookup.config import LookupConfig
+from services.lookup.servicer import create_host
 
 
 class SubDrafterActor(ServiceActor):
@@ -17,7 +17,7 @@ class SubDrafterActor(ServiceActor):
 
     @classmethod
     async def build(cls, config: dict[str, Any], followers: Sequence[Any] = ()) -> Host:
-        return await create_host(parse(SubDrafterConfig, config, cls.role))
+        return await create_host(parse(LookupConfig, config, cls.role))
 
 
 class LookupDrafterActor(SubDrafterActor):

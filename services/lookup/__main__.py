@@ -1,4 +1,4 @@
-"""`python -m services.sub_drafter`: a look-up replica without Ray."""
+"""`python -m services.lookup`: a look-up replica without Ray."""
 
 import signal
 
@@ -9,10 +9,10 @@ def main() -> None:
     stop_signals.listen(signal.SIGINT)
     from services.common.flags import configure
     from services.common.launch import run_service
-    from services.sub_drafter.config import SubDrafterConfig
+    from services.lookup.config import LookupConfig
 
-    config = configure(SubDrafterConfig, "Serve proposals by look-up over gRPC, to drafters or to routers.")
-    from services.sub_drafter.servicer import create_host
+    config = configure(LookupConfig, "Serve proposals by look-up over gRPC, to drafters or to routers.")
+    from services.lookup.servicer import create_host
 
     run_service(lambda: create_host(config), config, config.role)
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.lookup.ngram import PromptLookup, Proposal, supported_length
+from services.lookup.index.ngram import PromptLookup, Proposal, supported_length
 
 
 def brute_force(ids: list[int], min_ngram: int, max_ngram: int, count: int) -> tuple[tuple[int, ...], int]:

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fly.lookup.budget import IndexBudget, IndexShare
-from fly.lookup.sorted_ngrams import SortedNgrams
 from fly.sequence import common_length
+from services.lookup.index.budget import IndexBudget, IndexShare
+from services.lookup.index.sorted_ngrams import SortedNgrams
 
 _RECENT = 8
 """Earlier occurrences from which the confidence is estimated."""

@@ -1,0 +1,132 @@
+"""The look-up engines, behind one interface: an engine for many sequences, and one sequence in it."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from fly.messages import Open, Role
+from services.lookup.config import LookupConfig
+from services.lookup.index.budget import IndexBudget, IndexShare
+from services.lookup.index.ngram import PromptLookup, Proposal
+from services.lookup.index.response_cache import ResponseCache, SnippetRetriever
+from services.lookup.index.suffix import FOR_TARGET, SaltedCache, SuffixProposer, SuffixRule
+
+
+class SequenceLookup(Protocol):
+    """A sequence at an engine."""
+
+    def update(self, ids: Sequence[int], unchanged: int) -> None:
+        """Set the sequence to `ids`; its first `unchanged` tokens are as before."""
+
+    def propose(self, max_tokens: int) -> Proposal:
+        """Return a continuation of at most `max_tokens` tokens; empty if none is likely."""
+
+    def snippets(self, max_tokens: int) -> list[tuple[int, ...]]:
+        """Return snippets of finished responses, `max_tokens` in total, each at most once per sequence.
+
+        The drafter makes proposals from them itself.
+        """
+
+    def finish(self, response: Sequence[int]) -> None:
+        """End the sequence; called once, as the last call.
+
+        `response` holds the decided tokens of the response, after the last few tokens of the prompt.
+        """
+
+
+class ProposalEngine(Protocol):
+    """A look-up engine for many sequences."""
+
+    def open(self, opening: Open) -> SequenceLookup:
+        """Return a new, empty sequence."""
+
+    @property
+    def response_cache_tokens(self) -> int:
+        """Tokens of finished responses in the cache at present."""
+
+    @property
+    def response_cache_capacity(self) -> int:
+        """Most tokens of finished responses that the cache holds; 0 without a cache."""
+
+
+class NgramLookup(PromptLookup):
+    """Prompt look-up within one sequence; sequences share nothing."""
+
+    def __init__(self, min_ngram: int, max_ngram: int, share: IndexShare, for_target: bool) -> None:
+        super().__init__(min_ngram, max_ngram, share, for_target)
+        self._share = share
+
+    def snippets(self, max_tokens: int) -> list[tuple[int, ...]]:
+        return []
+
+    def finish(self, response: Sequence[int]) -> None:
+        """Free the index; this engine has no cache."""
+        self._share.close()
+
+
+class NgramEngine:
+    """Continuation of the latest earlier occurrence of the longest matching suffix."""
+
+    response_cache_tokens = 0
+    response_cache_capacity = 0
+
+    def __init__(self, min_ngram: int, max_ngram: int, budget: IndexBudget, for_target: bool = False) -> None:
+        self._min_ngram = min_ngram
+        self._max_ngram = max_ngram
+        self._budget = budget
+        self._for_target = for_target
+
+    def open(self, opening: Open) -> NgramLookup:
+        return NgramLookup(self._min_ngram, self._max_ngram, self._budget.share(), self._for_target)
+
+
+class SuffixLookup:
+    """A sequence and the cached responses of its cache salt."""
+
+    def __init__(self, cache: ResponseCache, salt: str, share: IndexShare, rule: SuffixRule) -> None:
+        self._cache = cache
+        self._salt = salt
+        self._share = share
+        self._proposer = SuffixProposer(SaltedCache(cache, salt), rule, share)
+        self._retriever = SnippetRetriever(cache, salt)
+        self._ids: Sequence[int] = ()
+
+    def update(self, ids: Sequence[int], unchanged: int) -> None:
+        self._ids = ids
+        self._proposer.update(ids, unchanged)
+
+    def propose(self, max_tokens: int) -> Proposal:
+        return self._proposer.propose(max_tokens)
+
+    def snippets(self, max_tokens: int) -> list[tuple[int, ...]]:
+        return self._retriever.find(self._ids, max_tokens)
+
+    def finish(self, response: Sequence[int]) -> None:
+        self._share.close()
+        self._cache.add(response, self._salt)
+
+
+class SuffixEngine:
+    """Prediction from all occurrences of the last n-grams in the sequence and in cached responses."""
+
+    def __init__(
+        self, response_cache_tokens: int, budget: IndexBudget, rule: SuffixRule | None = None
+    ) -> None:
+        self.response_cache_capacity = response_cache_tokens
+        self._budget = budget
+        self._rule = rule or SuffixRule()
+        self._cache = ResponseCache(response_cache_tokens)
+
+    @property
+    def response_cache_tokens(self) -> int:
+        return self._cache.num_tokens
+
+    def open(self, opening: Open) -> SuffixLookup:
+        return SuffixLookup(self._cache, opening.cache_salt, self._budget.share(), self._rule)
+
+
+def build_engine(config: LookupConfig, budget: IndexBudget) -> ProposalEngine:
+    """Return a new engine of the kind that the configuration names; its indexes share the budget."""
+    for_target = config.role is Role.DRAFTER
+    if config.engine == "ngram":
+        return NgramEngine(config.min_ngram, config.max_ngram, budget, for_target)
+    return SuffixEngine(config.response_cache_tokens, budget, FOR_TARGET if for_target else SuffixRule())

@@ -1,1 +1,0 @@
-"""The sub-drafter service: proposals by look-up, which save forwards of the drafter."""
