@@ -295,8 +295,6 @@ class Draft:
         tokens: Proposed tokens; may be fewer than requested, or none.
         forwards: Number of forwards of the drafter's model.
         sub_drafter_tokens: Number of these tokens that the sub-drafter supplied.
-        match_length: Length of the suffix that a look-up engine matched; 0 for a model.
-        confidence: Estimated probability that the first token is accepted; 1 if there is no estimate.
         distributions: Distribution that each token was drawn from (coupling `rejection`); else empty.
         proposals: Use of the sub-drafter.
         drafted_ahead: Number of these tokens that were drafted before the step arrived.
@@ -308,8 +306,6 @@ class Draft:
     tokens: tuple[int, ...]
     forwards: int = 0
     sub_drafter_tokens: int = 0
-    match_length: int = 0
-    confidence: float = 1.0
     distributions: tuple[SparseDistribution, ...] = ()
     times: StepTimes = StepTimes()
     load: Load = Load()

@@ -41,8 +41,6 @@ class LookupSession:
         return Draft(
             step.update.step_id,
             tokens,
-            match_length=proposal.match_length,
-            confidence=proposal.confidence,
             distributions=certain(tokens, sampling) if self._drafts_for_target else (),
             snippets=tuple(snippets),
         )

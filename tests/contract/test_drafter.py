@@ -84,15 +84,6 @@ async def test_cancelling_frees_the_sequence(channel: grpc.aio.Channel, engine: 
     assert await becomes_true(lambda: engine.load().sequences == 0, within_s=240.0)
 
 
-async def test_a_sub_drafter_continues_what_repeats() -> None:
-    host = await create_host(LookupConfig())
-    async with connected(host) as channel, DrafterStream(channel, OPENING) as stream:
-        draft = await stream.draft(TokenSequence([5, 6, 7, 8, 5, 6]), 6, 3)
-    assert draft.tokens == (7, 8, 5)
-    assert draft.match_length == 2
-    assert 0 < draft.confidence < 1
-
-
 async def test_with_a_sub_drafter_the_draft_is_the_same(
     engine: ClockEngine, channel: grpc.aio.Channel
 ) -> None:
@@ -106,15 +97,3 @@ async def test_with_a_sub_drafter_the_draft_is_the_same(
         host = host_engine(engine, await running(address))
         async with connected(host) as accelerated, DrafterStream(accelerated, OPENING) as stream:
             assert (await stream.draft(repeating, len(repeating), 16)).tokens == expected.tokens
-
-
-async def test_drafting_continues_without_its_sub_drafter(engine: ClockEngine) -> None:
-    sub_drafter = await create_host(LookupConfig())
-    await sub_drafter.start()
-    host = host_engine(engine, await running(sub_drafter.address))
-    async with connected(host) as channel, DrafterStream(channel, OPENING) as stream:
-        sequence = TokenSequence(PROMPT)
-        sequence.extend((await stream.draft(sequence, len(sequence), 8)).tokens)
-        await sub_drafter.drain(grace_s=0.0)
-        draft = await stream.draft(sequence, len(sequence), 8)
-    assert len(draft.tokens) == 8

@@ -76,7 +76,6 @@ RPCS: Sequence[tuple[str, MethodDescriptor]] = (
     *(("target", method) for method in methods_of(target_pb2, "Target")),
     *(("drafter", method) for method in methods_of(drafter_pb2, "Drafter")),
     *(("sub-drafter", method) for method in methods_of(drafter_pb2, "Drafter")),
-    *(("sub-drafter model", method) for method in methods_of(drafter_pb2, "Drafter")),
     *(("router", method) for method in methods_of(generation_pb2, "Generation")),
     *(("registry", method) for method in methods_of(registry_pb2, "Registry")),
 )
@@ -129,8 +128,6 @@ class System:
     async def _start(self, folder: Path) -> Mapping[str, grpc.aio.Channel]:
         suffix = parse(LookupConfig, {"engine": "suffix"}, "test")
         helper = await self._serve(await create_sub_drafter(suffix))
-        tiny = {**SIMULATED, "role": "sub_drafter"}
-        model = await self._serve(await create_drafter(parse(DrafterConfig, tiny, "test")))
         helped = {**SIMULATED, "sub_drafter": helper, "draft_ahead": "on"}
         drafter = await self._serve(await create_drafter(parse(DrafterConfig, helped, "test")))
         target = await self._serve(await create_target(parse(TargetConfig, SIMULATED, "test")))
@@ -143,7 +140,6 @@ class System:
             "target": target,
             "drafter": drafter,
             "sub-drafter": helper,
-            "sub-drafter model": model,
             "router": router,
             "registry": registry,
         }

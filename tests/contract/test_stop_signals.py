@@ -126,12 +126,6 @@ CASES: dict[str, tuple[Command, Waits, tuple[signal.Signals, ...], int]] = {
         (signal.SIGHUP,),
         143,
     ),
-    "sub-drafter, model": (
-        lambda silence: ("services.drafter", "--role", "sub_drafter", "--model", str(silence.folder)),
-        _read,
-        (signal.SIGTERM,),
-        143,
-    ),
     "sub-drafter that serves": (
         lambda silence: ("services.lookup",),
         _printed("ready"),

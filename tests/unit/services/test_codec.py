@@ -92,8 +92,6 @@ FROM_DRAFTER = STALE | st.builds(
     tuples(SHORT),
     SHORT,
     SHORT,
-    SHORT,
-    SINGLE,
     DISTRIBUTIONS,
     TIMES,
     LOADS,

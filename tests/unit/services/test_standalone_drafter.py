@@ -96,7 +96,6 @@ async def test_none_is_served_where_none_is_allowed(engine: ClockEngine) -> None
         ({"standalone_sequences": 0}, 0),
         ({"standalone_sequences": 7}, 7),
         ({"standalone_sequences": 70}, 64),
-        ({"role": "sub_drafter"}, 0),
     ],
 )
 def test_the_limit_is_a_share_of_the_places(data: dict[str, object], limit: int) -> None:

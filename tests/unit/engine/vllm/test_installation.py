@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from fly.errors import ConfigError, ModelError
-from fly.messages import Role
 from services.common.config import parse
 from services.drafter.config import DrafterConfig
 from services.engine.vllm.library import VERSION, check_version, load_library
@@ -28,7 +27,6 @@ def test_engine_args_need_the_engine() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"role": "sub_drafter", "model": "m"}, "engine: is vllm, must be builtin for a sub-drafter"),
         ({"sub_drafter": "h:1", "model": "m"}, "sub_drafter: is h:1, but a drafter on vLLM uses none"),
         ({"simulated": {}}, "simulated: must be absent with engine vllm"),
     ],
@@ -68,7 +66,3 @@ def test_a_vllm_of_another_version_is_not_used(installed: Any) -> None:
     installed(other)
     with pytest.raises(ModelError, match=r"vLLM 0\.1\.2 is installed"):
         load_library("cpu", {})
-
-
-def test_sub_drafters_stay_builtin() -> None:
-    assert parse(DrafterConfig, {"model": "m", "role": "sub_drafter"}, "drafter").role is Role.SUB_DRAFTER
