@@ -141,8 +141,6 @@ class Draft(_message.Message):
     TOKENS_FIELD_NUMBER: _builtins.int
     FORWARDS_FIELD_NUMBER: _builtins.int
     SUB_DRAFTER_TOKENS_FIELD_NUMBER: _builtins.int
-    MATCH_LENGTH_FIELD_NUMBER: _builtins.int
-    CONFIDENCE_FIELD_NUMBER: _builtins.int
     TIMES_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
     DISTRIBUTIONS_FIELD_NUMBER: _builtins.int
@@ -156,10 +154,6 @@ class Draft(_message.Message):
     """Number of forwards of the drafter's model."""
     sub_drafter_tokens: _builtins.int
     """Number of these tokens that the sub-drafter supplied."""
-    match_length: _builtins.int
-    """Length of the suffix that a look-up engine matched; 0 for a model."""
-    confidence: _builtins.float
-    """Estimated probability in [0, 1] that the first token is accepted; 1 if the engine has no estimate."""
     drafted_ahead: _builtins.int
     """Number of these tokens that were drafted before the step arrived."""
     dropped_ahead: _builtins.int
@@ -195,8 +189,6 @@ class Draft(_message.Message):
         tokens: _abc.Iterable[_builtins.int] | None = ...,
         forwards: _builtins.int = ...,
         sub_drafter_tokens: _builtins.int = ...,
-        match_length: _builtins.int = ...,
-        confidence: _builtins.float = ...,
         times: _common_pb2.StepTimes | None = ...,
         load: _common_pb2.Load | None = ...,
         distributions: _abc.Iterable[_common_pb2.SparseDistribution] | None = ...,
@@ -207,7 +199,7 @@ class Draft(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load", "proposals", b"proposals", "times", b"times"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["confidence", b"confidence", "distributions", b"distributions", "drafted_ahead", b"drafted_ahead", "dropped_ahead", b"dropped_ahead", "forwards", b"forwards", "load", b"load", "match_length", b"match_length", "proposals", b"proposals", "snippets", b"snippets", "step_id", b"step_id", "sub_drafter_tokens", b"sub_drafter_tokens", "times", b"times", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["distributions", b"distributions", "drafted_ahead", b"drafted_ahead", "dropped_ahead", b"dropped_ahead", "forwards", b"forwards", "load", b"load", "proposals", b"proposals", "snippets", b"snippets", "step_id", b"step_id", "sub_drafter_tokens", b"sub_drafter_tokens", "times", b"times", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
