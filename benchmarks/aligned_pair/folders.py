@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GenerationConfig, LlamaForCausalLM
 from transformers.tokenization_utils_tokenizers import PreTrainedTokenizerFast
 
-from benchmarks.aligned_pair.models import build_pair, build_sub_drafter
+from benchmarks.aligned_pair.models import build_pair
 from benchmarks.aligned_pair.recipe import PairRecipe
 
 _RECIPE = "recipe.json"
@@ -16,17 +16,15 @@ _RECIPE = "recipe.json"
 
 @dataclass(frozen=True, slots=True)
 class PairFolders:
-    """Folders of a pair's models; the sub-drafter is None if the recipe has none."""
+    """Folders of a pair's models."""
 
     target: Path
     drafter: Path
-    sub_drafter: Path | None = None
 
 
 def ensure_pair(recipe: PairRecipe, folder: Path, device: str = "cpu") -> PairFolders:
     """Return the pair's folders under `folder`; build them in bf16 on a device unless this pair exists."""
-    sub_drafter = folder / "sub_drafter" if recipe.sub_drafter else None
-    folders = PairFolders(folder / "target", folder / "drafter", sub_drafter)
+    folders = PairFolders(folder / "target", folder / "drafter")
     made = json.dumps(asdict(recipe))
     record = folder / _RECIPE
     if record.is_file() and record.read_text(encoding="utf-8") == made:
@@ -35,8 +33,6 @@ def ensure_pair(recipe: PairRecipe, folder: Path, device: str = "cpu") -> PairFo
     tokenizer = make_tokenizer(recipe)
     for model, place in zip(build_pair(recipe, device), (folders.target, folders.drafter), strict=True):
         _save(model, tokenizer, place)
-    if sub_drafter is not None:
-        _save(build_sub_drafter(recipe), tokenizer, sub_drafter)
     record.write_text(made, encoding="utf-8")
     return folders
 

@@ -40,13 +40,6 @@ def build_pair(recipe: PairRecipe, device: str = "cpu") -> tuple[LlamaForCausalL
         )
 
 
-@torch.no_grad()
-def build_sub_drafter(recipe: PairRecipe) -> LlamaForCausalLM:
-    """Return the third model in float32; the recipe must have one."""
-    assert recipe.sub_drafter is not None
-    return _build(recipe, recipe.sub_drafter, draw_bigrams(recipe), recipe.seed + 3)
-
-
 def draw_bigrams(recipe: PairRecipe) -> BigramMap:
     """Return the bigrams of a recipe; their code is as wide as the smaller model."""
     generator, vocab = _generator(recipe.seed), recipe.vocab_size

@@ -36,7 +36,6 @@ class PairRecipe:
         seed: Seed of the weights.
         period: Tokens of each cycle that text repeats, a divisor of the vocabulary's size; None for one cycle
             through the whole vocabulary.
-        sub_drafter: Shape of a still smaller model, or None.
     """
 
     target: Shape = Shape(768, 2816, 12, 12, 4)
@@ -48,10 +47,9 @@ class PairRecipe:
     branch: float = 1.0
     seed: int = 0
     period: int | None = None
-    sub_drafter: Shape | None = None
 
     @property
     def sizes(self) -> str:
-        """Numbers of parameters, from the largest model to the smallest, in millions."""
-        shapes = filter(None, (self.target, self.drafter, self.sub_drafter))
+        """Numbers of parameters of target and drafter, in millions."""
+        shapes = self.target, self.drafter
         return ", ".join(f"{shape.num_parameters(self.vocab_size) / 1e6:.1f}M" for shape in shapes)

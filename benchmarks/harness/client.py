@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from benchmarks.harness.system import DEMO_MODELS, Service
 from fly.request import DraftLength, SamplingParams, SpeculationParams
@@ -58,8 +59,7 @@ def generate(
     way: SpeculationParams,
     cache_salt: str = "",
     sampling: SamplingParams | None = None,
-    ignore_eos: bool = False,
-    prediction: str = "",
+    **options: Any,
 ) -> tuple[Response, float]:
     """Return a response and its seconds, from the call to the whole response.
 
@@ -68,15 +68,19 @@ def generate(
     """
     start = time.perf_counter()
     response = client.generate(
-        prompt,
-        max_new_tokens,
-        sampling or SamplingParams(ignore_eos=ignore_eos),
-        way,
-        timeout_s=_TIMEOUT_S,
-        cache_salt=cache_salt,
-        prediction=prediction,
+        prompt, max_new_tokens, sampling, way, timeout_s=_TIMEOUT_S, cache_salt=cache_salt, **options
     )
     return response, time.perf_counter() - start
+
+
+def generate_all(
+    client: Client, prompts: Sequence[Sequence[int]], *arguments: Any, **options: Any
+) -> tuple[list[Response], float]:
+    """Send the prompts at the same time, each as `generate` does; return the responses and all seconds."""
+    start = time.perf_counter()
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        found = list(pool.map(lambda prompt: generate(client, prompt, *arguments, **options)[0], prompts))
+    return found, time.perf_counter() - start
 
 
 @dataclass(frozen=True, slots=True)

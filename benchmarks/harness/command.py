@@ -22,26 +22,7 @@ from fly.errors import ConfigError
 from flyserve.bench.progress import progress_bar
 from flyserve.cli.terminal import EXIT_FAILED, START_FIRST, messages, output, reported_errors
 
-SCENARIOS = (
-    "acceleration",
-    "balancing",
-    "capacity",
-    "gpu",
-    "load",
-    "lookup",
-    "memory",
-    "open_loop",
-    "overload",
-    "peers",
-    "quality",
-    "real_pair",
-    "simulate",
-    "single_process",
-    "soak",
-    "structured",
-    "telemetry",
-    "vocabulary",
-)
+SCENARIOS = ("acceleration", "capacity", "gpu", "load", "open_loop", "peers", "quality", "soak")
 TAKES_ADDRESS = "quality"
 """The scenario that measures a deployment which runs already."""
 T = TypeVar("T")
@@ -94,7 +75,8 @@ class BasePlan:
         hints = get_type_hints(type(self), include_extras=True)
         notes = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
         found = {name: n.value for name, all_ in notes.items() for n in all_ if isinstance(n, Quick)}
-        return replace(self, **found)
+        plans = {name: each for name in notes if isinstance(each := getattr(self, name), BasePlan)}
+        return replace(self, **found, **{name: each.quick() for name, each in plans.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +102,7 @@ class Context:
     verbose: bool = False
 
     def chosen(self, names: Sequence[str]) -> list[str]:
-        """Return the names that `--only` selects, in their order."""
+        """Return the names that `--part` selects, in their order."""
         return [name for name in names if name in self.only or not self.only]
 
     def interleave(
@@ -146,7 +128,9 @@ def main(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="KEY=VALUE of the scenario's plan; may repeat.")
     ] = None,
-    only: Annotated[list[str] | None, typer.Option(help="Part of the scenario; may repeat.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--part", "--only", help="Part of the scenario; may repeat.")
+    ] = None,
     folder: Annotated[
         Path | None, typer.Option("--output", file_okay=False, help="Folder for page, charts and JSON.")
     ] = None,
@@ -163,7 +147,7 @@ def main(
     A run that is quick, partial, or on a machine that it is not meant for writes everything to
     benchmarks/results, so that it replaces no published page.
     """
-    if not name:
+    if name in ("", "list"):
         _list_scenarios()
         return
     os.environ["OMP_NUM_THREADS"] = str(THREADS)  # read by torch, which only some scenarios import
@@ -178,6 +162,7 @@ def main(
         parts = Parts(RESULTS / "parts" / name, repr(plan), resume)
         context = Context(this_machine(), parts, messages(), quick, tuple(only or ()), address, verbose)
         report = scenario.run(plan, context)
+        report.data["machine"] = context.machine
         is_whole = report.is_published and not quick and not only
         pages, results = folder or (PAGES if is_whole else RESULTS), folder or RESULTS
         context.say(f"wrote {report.write(pages, results)}")
@@ -197,21 +182,24 @@ def load_scenario(name: str) -> Any:
         ConfigError: There is no scenario of this name.
     """
     if name not in SCENARIOS:
-        raise ConfigError(f"there is no scenario {name!r}; choose one of {', '.join(SCENARIOS)}")
+        homes = [each for each in SCENARIOS if name in getattr(load_scenario(each), "PARTS", ())]
+        hints = [f"`{each} --part {name}` measures this part" for each in homes]
+        hints.append(f"choose one of {', '.join(SCENARIOS)}")
+        raise ConfigError(f"there is no scenario {name!r}; {hints[0]}")
     return importlib.import_module(f"benchmarks.scenarios.{name}")
 
 
 def check_parts(name: str, parts: Sequence[str], only: Sequence[str]) -> None:
-    """Check the parts of a scenario that `--only` names.
+    """Check the parts of a scenario that `--part` names.
 
     Raises:
         ConfigError: The scenario has no such part, or no parts at all.
     """
     for part in only:
         if not parts:
-            raise ConfigError(f"--only {part}: {name} has no parts, it is always measured whole")
+            raise ConfigError(f"--part {part}: {name} has no parts, it is always measured whole")
         if part not in parts:
-            raise ConfigError(f"--only {part}: {name} has no such part; its parts are {', '.join(parts)}")
+            raise ConfigError(f"--part {part}: {name} has no such part; its parts are {', '.join(parts)}")
 
 
 def make_plan(name: str, kind: type[Any], quick: bool, repeat: int | None, settings: Sequence[str]) -> Any:
@@ -221,20 +209,39 @@ def make_plan(name: str, kind: type[Any], quick: bool, repeat: int | None, setti
         ConfigError: The plan has no such key, or the value does not fit.
     """
     plan = kind().quick() if quick else kind()
-    said = [*settings, f"repeat={repeat}"] if repeat is not None else settings
-    keys, hints = [each.name for each in fields(kind)], get_type_hints(kind, include_extras=True)
-    for key, _, value in (each.partition("=") for each in said):
-        if key not in keys:
-            raise ConfigError(f"--set {key}: {name} has no such key; its keys are {', '.join(keys)}")
-        try:
-            parsed = TypeAdapter(hints[key]).validate_python(yaml.safe_load(value))
-        except (ValidationError, yaml.YAMLError) as error:
-            raise ConfigError(f"--set {key}: {value!r} does not fit: {error}") from None
-        plan = replace(plan, **{key: parsed})
-    return plan
+    for key, _, value in (each.partition("=") for each in settings):
+        plan = _with(name, plan, key, key.split("."), value)
+    return plan if repeat is None else _repeated(name, plan, repeat)
+
+
+def _with(name: str, plan: Any, key: str, path: Sequence[str], value: str) -> Any:
+    """Return a plan with another value of a key, which leads through the plans of parts."""
+    keys, (first, *rest) = [each.name for each in fields(plan)], path
+    if first not in keys:
+        raise ConfigError(f"--set {key}: {name} has no such key; its keys are {', '.join(keys)}")
+    if rest and isinstance(getattr(plan, first), BasePlan):
+        return replace(plan, **{first: _with(name, getattr(plan, first), key, rest, value)})
+    try:
+        kind = get_type_hints(type(plan), include_extras=True)[first]
+        return replace(plan, **{first: TypeAdapter(kind).validate_python(yaml.safe_load(value))})
+    except (ValidationError, yaml.YAMLError) as error:
+        raise ConfigError(f"--set {key}: {value!r} does not fit: {error}") from None
+
+
+def _repeated(name: str, plan: Any, repeat: int) -> Any:
+    """Return the plan with this number of repetitions, in all its parts that have one."""
+    if hasattr(plan, "repeat"):
+        return replace(plan, repeat=repeat)
+    parts = {each.name: getattr(plan, each.name) for each in fields(plan)}
+    repeated = {key: replace(part, repeat=repeat) for key, part in parts.items() if hasattr(part, "repeat")}
+    if not repeated:
+        raise ConfigError(f"--repeat {repeat}: {name} has no such key; its keys are {', '.join(parts)}")
+    return replace(plan, **repeated)
 
 
 def _list_scenarios() -> None:
     for name in SCENARIOS:
         summary, _, _ = (load_scenario(name).__doc__ or "").partition("\n")
         output().print(f"{name:<14}{summary}", markup=False)
+        if parts := getattr(load_scenario(name), "PARTS", ()):
+            output().print(f"{'':<14}--part {', '.join(parts)}", markup=False, style="dim")

@@ -2,12 +2,15 @@
 
 import os
 import platform
+import subprocess
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
 from fly.version import VERSION
 
+_ROOT = Path(__file__).parent
 _FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16")
 THREADS = 1
 """Threads of torch in every process of a benchmark."""
@@ -23,6 +26,8 @@ class Machine:
         flags: Relevant CPU instructions, present or not.
         threads: Threads of torch, in every process.
         load: Load average over one minute when the benchmark began: the work of other processes.
+        commit: Commit that is measured, with "-dirty" if files differ from it.
+        date: Date of the run.
     """
 
     cpu: str
@@ -31,6 +36,8 @@ class Machine:
     threads: int
     load: float
     versions: dict[str, str]
+    commit: str
+    date: str
 
     def describe(self) -> str:
         """Return one sentence for the report."""
@@ -39,7 +46,8 @@ class Machine:
         versions = ", ".join(f"{name} {number}" for name, number in self.versions.items())
         threads = "1 torch thread" if self.threads == 1 else f"{self.threads} torch threads"
         return (
-            f"{self.cpu}, {self.cores} cores ({present}; not: {absent}), {threads} in every process,"
+            f"commit {self.commit}, {self.date}, on {self.cpu},"
+            f" {self.cores} cores ({present}; not: {absent}), {threads} in every process,"
             f" load {self.load:.1f} before. {versions}."
         )
 
@@ -56,7 +64,16 @@ def this_machine() -> Machine:
         threads=THREADS,
         load=os.getloadavg()[0],
         versions={**versions, **{name: version(name) for name in _PACKAGES}},
+        commit=_commit(),
+        date=datetime.now(UTC).date().isoformat(),
     )
+
+
+def _commit() -> str:
+    """Return the short hash of the commit in this folder, or "unknown" outside a repository."""
+    command = ("git", "describe", "--always", "--dirty", "--exclude", "*")
+    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
 
 
 def _cpu_info(path: Path) -> dict[str, str]:

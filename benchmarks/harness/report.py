@@ -19,6 +19,7 @@ from benchmarks.harness.statistics import Goal
 
 _WIDTH = 110
 _BLANK = re.compile(r"\n\s*\n")
+_HEADING = re.compile(r"^(#+ )", re.MULTILINE)
 _PAGES = Environment(
     loader=FileSystemLoader(Path(__file__).parent.parent / "pages"),
     undefined=StrictUndefined,
@@ -72,8 +73,12 @@ class Table:
 
     @classmethod
     def of(cls, title: str, figures: Iterable[Figure[Any]], rows: Iterable[Row]) -> "Table":
-        """Return a table of computed rows with the columns of the figures."""
-        columns = [(head, each.name, form) for each in figures for head, form in each.cells.items()]
+        """Return a table of computed rows with the columns of the figures that at least one row has."""
+        rows, columns = (
+            list(rows),
+            [(head, each.name, form) for each in figures for head, form in each.cells.items()],
+        )
+        columns = [each for each in columns if any(getattr(row, each[1]) is not None for row in rows)]
         cells = (tuple(_cell(form, getattr(row, name)) for _, name, form in columns) for row in rows)
         return cls(title, tuple(head for head, _, _ in columns), tuple(cells))
 
@@ -101,7 +106,7 @@ class Table:
 class Report:
     """The results of a scenario, and the page that its template makes of them.
 
-    The template is benchmarks/pages/NAME.md, in Jinja. It may use the machine, the plan, all other values,
+    The template is benchmarks/pages/NAME.md, in Jinja. It may use the plan, all other values,
     the functions `table`, `goals` and `chart`, and the filter `f` for format specifications. Paragraphs are
     wrapped to full lines; headings, tables, lists, quotes and pictures stay as they are.
 
@@ -114,10 +119,8 @@ class Report:
         is_published: The page may replace a published one.
     """
 
-    def __init__(
-        self, name: str, machine: Machine | None = None, plan: object = None, file: str = "", **data: Any
-    ) -> None:
-        self.name = file or name
+    def __init__(self, name: str, machine: Machine | None = None, plan: object = None, **data: Any) -> None:
+        self.name = name
         self.tables: list[Table] = []
         self.charts: dict[str, str] = {}
         self.data: dict[str, Any] = {"machine": machine, "plan": plan, **data}
@@ -125,6 +128,18 @@ class Report:
         self.is_published = True
         self.page = ""
         self._template = f"{name}.md"
+
+    @classmethod
+    def joined(cls, name: str, title: str, plan: object, parts: Mapping[str, "Report"]) -> "Report":
+        """Return the report of several parts, one after the other on one page."""
+        report = cls(name, plan=plan, parts={part: each.data for part, each in parts.items()})
+        sections = (_HEADING.sub(r"#\1", each.page) for each in parts.values())
+        report.page = "\n".join((f"# {title}\n", *sections))
+        for each in parts.values():
+            report.tables += each.tables
+            report.charts |= each.charts
+            report.faults += each.faults
+        return report
 
     def fill(self, **values: Any) -> "Report":
         """Fill the template in with the data, and with values that are no part of them."""
@@ -164,7 +179,10 @@ class Report:
         return f"![{alt}]({file})"
 
     def write(self, pages: Path, results: Path) -> Path:
-        """Write page and charts into one folder and the JSON into another; return the page's path."""
+        """Write page and charts into one folder and the JSON into another; return the page's path.
+
+        The page's first line has the commit, the date and the machine.
+        """
         for folder in (pages, results):
             folder.mkdir(parents=True, exist_ok=True)
         data = json.dumps(to_jsonable_python(self.data, fallback=vars), indent=1)
@@ -172,7 +190,9 @@ class Report:
         for file, svg in self.charts.items():
             (pages / file).write_text(svg, encoding="utf-8")
         path = pages / f"{self.name}.md"
-        path.write_text(self.page, encoding="utf-8")
+        machine = self.data["machine"]
+        first = f"Measured at {machine.describe()}\n\n" if machine else ""
+        path.write_text(first + self.page, encoding="utf-8")
         return path
 
 
@@ -187,7 +207,7 @@ def listed(counts: Mapping[str, int]) -> str:
 
 
 def _wrapped(block: str) -> str:
-    if block.startswith(("#", "|", "!", "- ", "> ", "**", "```", "Machine: ")):
+    if block.startswith(("#", "|", "!", "- ", "> ", "**", "```")):
         return block.rstrip()
     return textwrap.fill(block.strip(), _WIDTH, break_on_hyphens=False, break_long_words=False)
 

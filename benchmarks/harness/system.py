@@ -15,6 +15,8 @@ from urllib.request import urlopen
 
 import yaml
 
+from flyserve.cli.terminal import messages
+from flyserve.client import Client
 from orchestration.local.processes import ServiceProcess, StopSignals, service_process
 from services.common.host import Host
 
@@ -151,6 +153,49 @@ def running_services(**environment: str) -> Iterator[Services]:
         finally:
             # NOTE: before the stack unwinds: nothing may interrupt the stop.
             signals.ignore()
+
+
+@contextmanager
+def running_fleets(
+    target: Flags,
+    drafters: Mapping[str, Sequence[Flags]],
+    helpers: Mapping[str, Flags] | None = None,
+    config: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Iterator[dict[str, Client]]:
+    """Yield a client for each name: one target for all, and drafters and a router for each name.
+
+    A replica without requests is idle and costs nothing, so that all ways can be measured in turn.
+
+    Args:
+        target: Command of the target.
+        drafters: Commands of the drafters; a flag that is the name of a helper becomes its address.
+        helpers: Commands of services that drafters use.
+        config: Other keys of the routers' configurations, by the same names.
+    """
+    helpers, config = helpers or {}, config or {}
+    with (
+        running_services() as services,
+        ExitStack() as stack,
+        messages().status("starting the services") as status,
+    ):
+        verifier, *helping = services.start_together([target, *helpers.values()])
+        addresses = {name: each.address for name, each in zip(helpers, helping, strict=True)}
+        commands = [
+            tuple(addresses.get(flag, flag) for flag in command)
+            for own in drafters.values()
+            for command in own
+        ]
+        started = iter(services.start_together(commands))
+        found = {name: [next(started).address for _ in own] for name, own in drafters.items()}
+        routers = services.start_together(
+            [
+                services.router_command([verifier.address], own, config.get(name, {}))
+                for name, own in found.items()
+            ]
+        )
+        clients = [stack.enter_context(Client(router.address)) for router in routers]
+        status.stop()
+        yield dict(zip(found, clients, strict=True))
 
 
 def model_flags(folder: Path, dtype: str, max_sequences: int = 8, kv_tokens: int = 8192) -> Flags:

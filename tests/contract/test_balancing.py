@@ -1,6 +1,6 @@
 """Prefix affinity hits the replicas' caches, over real sockets, measured by the engines' own counters."""
 
-from benchmarks.scenarios.balancing import Plan, measure
+from benchmarks.scenarios.load.balancing import Plan, measure
 
 
 async def test_affinity_doubles_the_cache_hits_of_round_robin_and_spreads_the_work() -> None:

@@ -1,143 +1,148 @@
-"""The order of measuring: every prompt under every setting in turn, second passes next to first ones."""
+"""The parts: every prompt under every setting in turn, second passes next to first ones."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import json
+import re
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
-from typing import Annotated
+from typing import Any
 from uuid import uuid4
 
 from benchmarks.harness.client import PLAIN, Prompts, demo_prompts, generate, random_prompts, speculation
-from benchmarks.harness.command import BasePlan, Context, Quick
-from benchmarks.harness.load import Interleave
-from benchmarks.scenarios.acceleration.predictions import predictions
-from benchmarks.scenarios.acceleration.workloads import (
+from benchmarks.harness.command import Context
+from benchmarks.harness.runs import Run, Runs, Send, measure_settings, sender
+from benchmarks.harness.system import (
+    BUILD,
+    DEMO_MODELS,
+    Flags,
+    model_flags,
+    running_fleets,
+    simulated_flags,
+    sub_drafter_command,
+)
+from benchmarks.scenarios.acceleration.plan import (
+    AGREEMENT,
     AHEAD,
     BASELINE,
     DEMO,
-    DRAFTINGS,
+    DEMO_DRAFTER,
+    DEMO_TARGET,
+    DRAFT_LENGTH,
+    DRAFTER_S,
+    ENDLESS,
+    ENDLESS_S,
+    FLY,
+    FREE,
+    LOOKUP,
+    LOOKUP_ENGINES,
+    MEMORY,
     NON_REPEATING,
+    OWN,
     PASSES,
+    PERIOD,
     PREDICTED,
+    REAL_VOCABULARY,
+    RECIPE,
     REPEATING,
-    SETTINGS,
     SUFFIX,
+    TARGET_S,
     VOCABULARY,
     WHOLE_RESPONSE,
-    Drafting,
-    SubDrafting,
+    Plan,
+    Setting,
     ahead_name,
-    aligned_models,
-    aligned_recipe,
-    demo_models,
-    running_drafters,
-    simulated_models,
+    grid,
+    lookup_settings,
+    mapped,
+    real_models,
 )
-from fly.request import SpeculationParams
-from fly.response import Statistics
+from benchmarks.scenarios.acceleration.predictions import predictions
+from fly.grammar import Grammar, GrammarKind
+from fly.request import SamplingParams
 from fly.types import Mode
 from flyserve.bench.comparison import rotated
 from flyserve.bench.progress import Advance, progress_bar
+from flyserve.bench.tasks import load_tasks, render
 from flyserve.client import Client
+from router.text.tokenizer import Tokenizer
 
-_WARM_UPS = 2
 FIRST, SECOND = "first pass", "second pass"
 FIRST_ALONE, SECOND_ALONE = "first pass, off", "second pass, off"
+EACH, TIER = "a memory for each drafter", "one memory for all"
+FREE_DRAFTS, ASKED = "free drafts", "without free drafts"
+HELPERS = {engine: sub_drafter_command(engine) for engine in LOOKUP_ENGINES}
+_NO_END = SamplingParams(ignore_eos=True)
+_NUMBER = re.compile(r"\b\d+\b")
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "problem": {"type": "string", "maxLength": 40},
+        "operation": {"enum": ["addition", "subtraction", "multiplication", "division"]},
+        "needs_more_information": {"type": "boolean"},
+        "intermediate_results": {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 3},
+        "final_answer": {"type": "integer"},
+    },
+    "additionalProperties": False,
+}
+SCHEMA["required"] = list(SCHEMA["properties"])
+GRAMMAR = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(SCHEMA))
 
 
-@dataclass(frozen=True, slots=True)
-class Plan(BasePlan):
-    """The amount of measuring.
-
-    Attributes:
-        repeat: Repetitions of every prompt under every setting.
-        demo_prompts: Problems that the demo pair answers under every setting.
-        aligned_prompts: Prompts that each of the aligned pairs continues under every setting.
-        aligned_tokens: New tokens of each.
-        passes: Second passes, each compared with a first pass at the same time.
-        pass_prompts: Problems of a pass.
-        control_prompts: The first of these problems, which are also passed without a sub-drafter.
-        predicted_prompts: Problems whose responses are predicted.
-        ahead_pairs: Responses of the simulated engines under every setting.
-        ahead_tokens: New tokens of each.
-        ahead_lengths: Draft lengths; the best one counts, with drafting ahead and without.
-    """
-
-    repeat: int = 1
-    demo_prompts: Annotated[int, Quick(4)] = 60
-    aligned_prompts: Annotated[int, Quick(2)] = 12
-    aligned_tokens: Annotated[int, Quick(64)] = 192
-    passes: Annotated[int, Quick(1)] = 7
-    pass_prompts: Annotated[int, Quick(4)] = 100
-    control_prompts: Annotated[int, Quick(1)] = 20
-    predicted_prompts: Annotated[int, Quick(2)] = 200
-    ahead_pairs: Annotated[int, Quick(2)] = 7
-    ahead_tokens: Annotated[int, Quick(64)] = 192
-    ahead_lengths: Annotated[tuple[int, ...], Quick((8,))] = (4, 6, 8, 10)
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One response.
-
-    Attributes:
-        prompt: Number of the prompt.
-        repetition: Number of earlier responses to the prompt.
-        seconds: Time from the call to the whole response, as the client sees it.
-        statistics: Statistics as the server reports them.
-    """
-
-    prompt: int
-    repetition: int
-    seconds: float
-    statistics: Statistics
-
-    @property
-    def tokens_per_s(self) -> float:
-        """Emitted tokens per second."""
-        return self.statistics.emitted / self.seconds
-
-
-Runs = dict[str, list[Run]]
-"""Runs by setting; all settings have the same prompts and repetitions, in one order."""
-Send = Callable[[Sequence[int], int, int, str], Run]
-"""Sends a prompt, with its number, the repetition and a cache salt."""
-
-
-def sender(client: Client, way: SpeculationParams, max_new_tokens: int, ignore_eos: bool = False) -> Send:
-    """Return a function that sends a prompt with greedy decoding."""
-
-    def send(prompt: Sequence[int], number: int, repetition: int, cache_salt: str) -> Run:
-        response, seconds = generate(client, prompt, max_new_tokens, way, cache_salt, ignore_eos=ignore_eos)
-        return Run(number, repetition, seconds, response.statistics)
-
-    return send
-
-
-def measure_settings(
-    sends: Mapping[str, Send],
+def _measure(
+    plan: Plan,
+    context: Context,
+    label: str,
+    clients: Mapping[str, Client],
+    settings: Mapping[str, Setting],
     prompts: Prompts,
-    repeat: int,
-    is_remembered: bool,
-    interleave: Interleave[str, Run],
+    max_new_tokens: int,
+    repeat: int = 1,
+    is_remembered: bool = True,
+    **options: Any,
 ) -> Runs:
-    """Send every prompt under every setting, after a warm-up, in an order that rotates.
+    sends = {
+        name: sender(clients[each.fleet], each.way, max_new_tokens, **options)
+        for name, each in settings.items()
+    }
+    interleave = partial(context.interleave, label)
+    return measure_settings(sends, prompts, repeat * plan.repeat, is_remembered, interleave)
 
-    Args:
-        sends: By the setting's name.
-        prompts: At least one.
-        repeat: Repetitions of every prompt under every setting.
-        is_remembered: All prompts of a setting share one cache salt; otherwise each has its own.
-        interleave: Order of measuring.
-    """
-    salt = uuid4().hex
 
-    def measure(name: str, turn: int) -> Run:
-        repetition, number = divmod(turn if turn >= 0 else -1 - turn, len(prompts))
-        own = f"{salt}/{name}" if is_remembered else f"{salt}/{name}/{turn}"
-        salted = own if turn >= 0 else f"{salt}/warm-up/{name}"
-        return sends[name](prompts[number], number, repetition, salted)
+def _demo(plan: Plan, context: Context) -> Runs:
+    fleets, settings = grid(DEMO_DRAFTER)
+    with running_fleets(DEMO_TARGET, fleets, HELPERS) as clients:
+        return _measure(
+            plan, context, DEMO, clients, settings, demo_prompts(plan.demo_prompts), WHOLE_RESPONSE
+        )
 
-    return interleave(tuple(sends), repeat * len(prompts), measure, min(_WARM_UPS, len(prompts)))
+
+def _aligned(part: str, plan: Plan, context: Context) -> Runs:
+    """Measure every setting; those of text that never repeats share nothing between prompts."""
+    from benchmarks.aligned_pair.folders import ensure_pair
+
+    recipe = replace(RECIPE, period=PERIOD) if part == REPEATING else RECIPE
+    folders = ensure_pair(recipe, BUILD / f"aligned-{recipe.period or 'endless'}")
+    fleets, settings = grid(model_flags(folders.drafter, "float32"))
+    target = ("services.target", *model_flags(folders.target, "bfloat16"))
+    config = {name: {"model": str(folders.target)} for name in fleets}
+    prompts = random_prompts(range(recipe.vocab_size), plan.aligned_prompts)
+    with running_fleets(target, fleets, HELPERS, config) as clients:
+        remembers = part == REPEATING
+        return _measure(
+            plan, context, part, clients, settings, prompts, plan.aligned_tokens, is_remembered=remembers
+        )
+
+
+def _passes(plan: Plan, context: Context) -> Runs:
+    prompts, fleets = demo_prompts(plan.pass_prompts), grid(DEMO_DRAFTER)[0]
+    used = {name: fleets[name] for name in (SUFFIX, BASELINE)}
+    with (
+        running_fleets(DEMO_TARGET, used, HELPERS) as clients,
+        progress_bar(context.console, num_pass_prompts(len(prompts), plan.passes), "passes") as advance,
+    ):
+        helped, alone = (sender(clients[name], FLY, WHOLE_RESPONSE) for name in used)
+        return measure_passes(helped, alone, prompts, plan.control_prompts, plan.passes, advance)
 
 
 def measure_passes(
@@ -177,76 +182,152 @@ def num_pass_prompts(num_prompts: int, passes: int) -> int:
     return num_prompts * (passes + 1)
 
 
-def _run_workload(name: str, plan: Plan, context: Context) -> Runs:
-    """Measure every setting; those of text that never repeats share nothing between prompts."""
-    if name == DEMO:
-        models, prompts, limit = demo_models(), demo_prompts(plan.demo_prompts), WHOLE_RESPONSE
-    else:
-        recipe, limit = aligned_recipe(name), plan.aligned_tokens
-        models = aligned_models(recipe)
-        prompts = random_prompts(range(recipe.vocab_size), plan.aligned_prompts)
-    with running_drafters(models, DRAFTINGS) as clients:
-        sends = {each.name: sender(clients[each.drafting], each.speculation, limit) for each in SETTINGS}
-        interleave = partial(context.interleave, name)
-        return measure_settings(sends, prompts, plan.repeat, name != NON_REPEATING, interleave)
-
-
-def _run_passes(plan: Plan, context: Context) -> Runs:
-    prompts = demo_prompts(plan.pass_prompts)
-    with (
-        running_drafters(demo_models(), (SUFFIX.drafting, BASELINE.drafting)) as clients,
-        progress_bar(context.console, num_pass_prompts(len(prompts), plan.passes), "passes") as advance,
-    ):
-        helped, alone = (
-            sender(clients[setting.drafting], setting.speculation, WHOLE_RESPONSE)
-            for setting in (SUFFIX, BASELINE)
-        )
-        return measure_passes(helped, alone, prompts, plan.control_prompts, plan.passes, advance)
-
-
-def _run_predicted(plan: Plan, context: Context) -> Runs:
+def _predicted(plan: Plan, context: Context) -> Runs:
     """Measure predictions beside none; each setting has a cache of responses of its own."""
-    prompts, way = demo_prompts(plan.predicted_prompts), SUFFIX.speculation
-    with running_drafters(demo_models(), (SUFFIX.drafting,)) as clients:
-        client = clients[SUFFIX.drafting]
+    prompts, fleets = demo_prompts(plan.predicted_prompts), grid(DEMO_DRAFTER)[0]
+    with running_fleets(DEMO_TARGET, {SUFFIX: fleets[SUFFIX]}, HELPERS) as clients:
+        client = clients[SUFFIX]
         texts = [generate(client, prompt, WHOLE_RESPONSE, PLAIN)[0].text for prompt in prompts]
-
-        def sender_of(given: Sequence[str]) -> Send:
-            def send(prompt: Sequence[int], number: int, repetition: int, salt: str) -> Run:
-                response, seconds = generate(
-                    client, prompt, WHOLE_RESPONSE, way, salt, prediction=given[number]
-                )
-                return Run(number, repetition, seconds, response.statistics)
-
-            return send
-
-        sends = {name: sender_of(given) for name, given in predictions(texts).items()}
+        sends = {
+            name: sender(client, FLY, WHOLE_RESPONSE, prediction=list(given))
+            for name, given in predictions(texts).items()
+        }
         return measure_settings(sends, prompts, plan.repeat, True, partial(context.interleave, PREDICTED))
 
 
-def _run_ahead(plan: Plan, context: Context) -> Runs:
+def _simulated(base_s: float, vocab_size: int, **parameters: Any) -> Flags:
+    costs = {"vocab_size": vocab_size, "per_token_s": 0.0, "per_token_above_s": 0.0}
+    return simulated_flags({"base_s": base_s, **costs, **parameters}, 8, 8192)
+
+
+def _ahead(plan: Plan, context: Context) -> Runs:
     """Measure drafting ahead and not, with simulated engines and every draft length, in mode exact."""
-    draftings = tuple(Drafting(SubDrafting.OFF, is_ahead) for is_ahead in (False, True))
-    prompts = random_prompts(range(VOCABULARY), plan.ahead_pairs)
-    with running_drafters(simulated_models(), draftings) as clients:
-        sends = {
-            ahead_name(length, way.is_ahead): sender(
-                clients[way], speculation(Mode.EXACT, length), plan.ahead_tokens, ignore_eos=True
-            )
-            for length in plan.ahead_lengths
-            for way in draftings
-        }
-        return measure_settings(
-            sends, prompts, plan.repeat, False, partial(context.interleave, "drafting ahead")
+    vocab, places = 1024, ("off", "on")
+    drafter = ("services.drafter", *_simulated(DRAFTER_S, vocab, agreement=AGREEMENT), "--draft-ahead")
+    fleets = {place: [(*drafter, place)] for place in places}
+    settings = {
+        ahead_name(length, place == "on"): Setting(place, speculation(Mode.EXACT, length))
+        for length in plan.ahead_lengths
+        for place in places
+    }
+    prompts, tokens = random_prompts(range(vocab), plan.simulated_prompts), plan.simulated_tokens
+    with running_fleets(("services.target", *_simulated(TARGET_S, vocab)), fleets) as clients:
+        return _measure(
+            plan,
+            context,
+            AHEAD,
+            clients,
+            settings,
+            prompts,
+            tokens,
+            is_remembered=False,
+            sampling=_NO_END,
         )
 
 
-PARTS: Mapping[str, Callable[[Plan, Context], Runs]] = {
-    DEMO: partial(_run_workload, DEMO),
-    PASSES: _run_passes,
-    PREDICTED: _run_predicted,
-    REPEATING: partial(_run_workload, REPEATING),
-    NON_REPEATING: partial(_run_workload, NON_REPEATING),
-    AHEAD: _run_ahead,
+def _lookup(part: str, plan: Plan, context: Context) -> Runs:
+    """Send problems twice without a draft model; or let a simulated target continue without repetitions."""
+    fleets = {
+        engine: [("services.sub_drafter", "--role", "drafter", "--engine", engine)]
+        for engine in LOOKUP_ENGINES
+    }
+    vocab, tokens = 4096, plan.simulated_tokens
+    endless = ("services.target", *_simulated(ENDLESS_S, vocab, response_tokens=[tokens] * 2))
+    with running_fleets(DEMO_TARGET if part == LOOKUP else endless, fleets) as clients:
+        given = plan, context, part, clients, lookup_settings()
+        if part == LOOKUP:
+            return _measure(*given, demo_prompts(plan.demo_prompts), WHOLE_RESPONSE, repeat=2)
+        return _measure(*given, random_prompts(range(16, vocab), 3 * plan.simulated_prompts), tokens)
+
+
+def edited(problem: str, step: int) -> str:
+    """Return the problem with another first number; one without a number of its own is asked again."""
+    return _NUMBER.sub(lambda found: str(int(found[0]) + step), problem, count=1)
+
+
+def _memory(plan: Plan, context: Context) -> Runs:
+    """Send the requests of agents' loops, step by step: one memory for all drafters, or one each."""
+    problems, salt = [render(task.prompt) for task in load_tasks(plan.agents)], uuid4().hex
+    helpers = {f"memory-{number}": sub_drafter_command("suffix") for number in range(plan.drafters + 1)}
+    drafter = ("services.drafter", *DEMO_DRAFTER, "--draft-ahead", "off", "--sub-drafter")
+    own, shared = list(helpers)[1:], [next(iter(helpers))] * plan.drafters
+    fleets = {EACH: [(*drafter, each) for each in own], TIER: [(*drafter, each) for each in shared]}
+    with running_fleets(DEMO_TARGET, fleets, helpers) as clients, ThreadPoolExecutor(plan.at_once) as pool:
+
+        def send(name: str, turn: int) -> list[Run]:
+            step, used = max(0, turn), f"{salt}/{name}/{'' if turn >= 0 else 'warm-up'}"
+
+            def ask(number: int) -> Run:
+                prompt = edited(problems[number], step)
+                response, seconds = generate(clients[name], prompt, WHOLE_RESPONSE, FLY, used)
+                return Run(number, step, seconds, response.statistics)
+
+            return list(pool.map(ask, range(plan.agents if turn >= 0 else plan.at_once)))
+
+        found = context.interleave("steps of loops", tuple(fleets), plan.steps, send)
+    return {name: [run for step in steps for run in step] for name, steps in found.items()}
+
+
+def _vocabulary(plan: Plan, context: Context) -> Runs:
+    """Measure the drafter of another vocabulary beside the target's own one, in mode exact."""
+    foreign = mapped(DEMO_MODELS / "foreign_drafter", DEMO_MODELS / "target", "float32")
+    fleets = {OWN: [("services.drafter", *DEMO_DRAFTER)], "another, text": [foreign]}
+    exact = speculation(Mode.EXACT, DRAFT_LENGTH)
+    settings = {"plain": Setting(OWN, PLAIN), **{name: Setting(name, exact) for name in fleets}}
+    prompts = demo_prompts(plan.demo_prompts)
+    with running_fleets(DEMO_TARGET, fleets) as clients:
+        return _measure(
+            plan, context, VOCABULARY, clients, settings, prompts, WHOLE_RESPONSE, is_remembered=False
+        )
+
+
+def _real_vocabulary(plan: Plan, context: Context) -> Runs:
+    """Measure Gemma 3 270M with SmolLM2-135M as its drafter."""
+    from demo.real.texts import BEGINNINGS
+
+    target, drafter = real_models()
+    tokenizer, name = Tokenizer.load(target), "text"
+    modes = {"exact": Mode.EXACT, "FLy": Mode.FLY}
+    settings = {key: Setting(name, speculation(mode, plan.real_length)) for key, mode in modes.items()}
+    prompts = tuple(tokenizer.encode(text) for text in BEGINNINGS[: plan.demo_prompts])
+    fleets, config = {name: [mapped(drafter, target, "bfloat16")]}, {name: {"model": str(target)}}
+    with running_fleets(
+        ("services.target", *model_flags(target, "bfloat16")), fleets, config=config
+    ) as clients:
+        return _measure(
+            plan,
+            context,
+            REAL_VOCABULARY,
+            clients,
+            {"plain": Setting(name, PLAIN), **settings},
+            prompts,
+            plan.real_tokens,
+            is_remembered=False,
+        )
+
+
+def _free(plan: Plan, context: Context) -> Runs:
+    """Answer problems by the schema, through a router with free drafts and one without."""
+    config: dict[str, dict[str, Any]] = {ASKED: {"limits": {"forced_characters": 0}}, FREE_DRAFTS: {}}
+    fleets = {name: [("services.drafter", *DEMO_DRAFTER)] for name in config}
+    settings = {name: Setting(name, FLY) for name in config}
+    prompts = demo_prompts(plan.demo_prompts)
+    with running_fleets(DEMO_TARGET, fleets, config=config) as clients:
+        return _measure(plan, context, FREE, clients, settings, prompts, 256, grammar=GRAMMAR)
+
+
+MEASURES: Mapping[str, Callable[[Plan, Context], Runs]] = {
+    DEMO: _demo,
+    PASSES: _passes,
+    PREDICTED: _predicted,
+    REPEATING: partial(_aligned, REPEATING),
+    NON_REPEATING: partial(_aligned, NON_REPEATING),
+    AHEAD: _ahead,
+    LOOKUP: partial(_lookup, LOOKUP),
+    ENDLESS: partial(_lookup, ENDLESS),
+    MEMORY: _memory,
+    VOCABULARY: _vocabulary,
+    REAL_VOCABULARY: _real_vocabulary,
+    FREE: _free,
 }
-"""The parts by name, in the order in which they are measured."""
+"""The parts of timed responses by name, in the order in which they are measured."""

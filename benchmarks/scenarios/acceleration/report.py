@@ -1,225 +1,193 @@
 """The figures of each part, the goals, and the report. Pure."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 
 from benchmarks.harness.machine import Machine
 from benchmarks.harness.plot import bar_chart
 from benchmarks.harness.report import AROUND, TIMES, Figure, Report, Row, Table, make_rows
-from benchmarks.harness.statistics import Goal, Spread, ratios, spread
+from benchmarks.harness.runs import FIGURES, Run, Runs, compare, forwards_per_token
+from benchmarks.harness.statistics import Goal, median_ratio
+from benchmarks.scenarios.acceleration.masks import FORWARD_S, MASKED, UNMASKED, VOCABULARY, Seconds
 from benchmarks.scenarios.acceleration.measure import (
+    ASKED,
+    EACH,
     FIRST,
     FIRST_ALONE,
+    FREE_DRAFTS,
+    SCHEMA,
     SECOND,
     SECOND_ALONE,
-    Plan,
-    Run,
-    Runs,
+    TIER,
 )
-from benchmarks.scenarios.acceleration.predictions import CHANGED, UNRELATED, WITHOUT
-from benchmarks.scenarios.acceleration.workloads import (
+from benchmarks.scenarios.acceleration.plan import (
     AGREEMENT,
     AHEAD,
     BASELINE,
     DEMO,
     DRAFT_LENGTH,
     DRAFTER_S,
+    ENDLESS,
+    ENDLESS_S,
+    FREE,
+    LOOKUP,
+    MEMORY,
     NON_REPEATING,
     PASSES,
     PERIOD,
     PREDICTED,
+    REAL_VOCABULARY,
     RECIPE,
+    REPEATING,
     SUFFIX,
     TARGET_S,
-    TITLES,
+    Plan,
     ahead_name,
 )
-from flyserve.bench.statistics import Interval, bootstrap, share, speed, tau, total
+from benchmarks.scenarios.acceleration.plan import VOCABULARY as OTHER
+from benchmarks.scenarios.acceleration.predictions import CHANGED, UNRELATED, WITHOUT
+from flyserve.bench.statistics import Interval, speed, tau
 
-_FORWARDS_GOAL, _DEMO_GOAL, _NON_REPEATING_GOAL, _PASSES_GOAL, _AHEAD_GOAL = 0.5, 1.15, 0.97, 1.5, 1.15
-_CHANGED_GOAL, _UNRELATED_GOAL = 1.4, 0.97
-
-
-Pair = tuple[str, Sequence[Run], Sequence[Run]]
-"""The name of a setting, its runs, and those of the baseline on the same prompts."""
-
-
-def _per_response(runs: Sequence[Run], name: str) -> float:
-    return _total(runs, name) / len(runs)
-
-
-def _total(runs: Sequence[Run], name: str) -> float:
-    return total(runs, lambda statistics: float(getattr(statistics, name)))
-
-
-def _ahead_share(runs: Sequence[Run]) -> float | None:
-    """Return the share of tokens drafted ahead that were used; None if there were none."""
-    used = _total(runs, "drafted_ahead")
-    drafted = used + _total(runs, "dropped_ahead")
-    return used / drafted if drafted else None
-
-
-def _median_ratio(runs: Sequence[Run], baseline: Sequence[Run]) -> float:
-    return median(ratios([run.tokens_per_s for run in runs], [run.tokens_per_s for run in baseline]))
-
-
-_PROPOSALS = "{0[requested]:.1f} ({0[late]:.1f}, {0[invalid]:.1f})"
-FIGURES: tuple[Figure[Pair], ...] = (
-    Figure("name", lambda p: p[0], {"": "{}"}),
-    Figure("tokens_per_s", lambda p: speed(p[1]), {"tokens/s": "{:.0f}"}),
-    Figure("each", lambda p: spread([run.tokens_per_s for run in p[1]])),
-    Figure("ratio", lambda p: compare(p[1], p[2]), {"by": TIMES, "95% interval": AROUND}),
-    Figure("median_ratio", lambda p: _median_ratio(p[1], p[2]), {"median": "{:.2f}x"}),
-    Figure("tau", lambda p: tau(p[1]), {"tau": "{:.2f}"}),
+TITLES = {
+    DEMO: "The demo pair",
+    PASSES: "A second pass",
+    PREDICTED: "A predicted response",
+    REPEATING: "Text that repeats",
+    NON_REPEATING: "Text that never repeats",
+    AHEAD: "Drafting ahead, simulated",
+    LOOKUP: "Without a draft model",
+    ENDLESS: "Without a draft model, text that never repeats",
+    MEMORY: "A memory for all drafters, or one for each",
+    OTHER: "Drafters with another vocabulary",
+    REAL_VOCABULARY: "A real pair of two vocabularies",
+    FREE: "Free drafts of forced text",
+}
+_BY_REPETITION = {LOOKUP: (FIRST, SECOND), MEMORY: ("first of a loop", "later")}
+"""Parts with a table for the first repetition of every prompt, and one for the later ones."""
+Figured = Callable[[Sequence[Run]], float]
+_GOALS: tuple[tuple[str, str, str, int | None, float, Figured], ...] = (
+    (DEMO, SUFFIX, BASELINE, None, 0.5, forwards_per_token),
+    (DEMO, SUFFIX, BASELINE, None, 1.15, speed),
+    (NON_REPEATING, SUFFIX, BASELINE, None, 0.97, speed),
+    (PASSES, SECOND, FIRST, None, 1.5, speed),
+    (PREDICTED, CHANGED, WITHOUT, None, 1.4, speed),
+    (PREDICTED, UNRELATED, WITHOUT, None, 0.97, speed),
+    (LOOKUP, "suffix, fly", "plain", 0, 1.3, speed),
+    (LOOKUP, "suffix, fly", "plain", 1, 2.0, speed),
+    (ENDLESS, "suffix, fly", "plain", None, 0.97, speed),
+    (MEMORY, TIER, EACH, 1, 1.0, speed),
+    (OTHER, "another, text", "own vocabulary", None, 0.8, tau),
+    (OTHER, "another, text", "plain", None, 1.5, speed),
+    (FREE, FREE_DRAFTS, ASKED, None, 1.3, speed),
+)
+"""Part, setting, the setting that it is compared with, repetition, limit and figure of every goal."""
+_MASK_GOAL, _AHEAD_GOAL = 1.05, 1.15
+_UNITS: Mapping[Figured, str] = {
+    speed: "tokens per second",
+    tau: "tau",
+    forwards_per_token: "drafter forwards per token",
+}
+_SHOWN = ("tokens/s", "by", "95% interval", "tau", "forwards", "ahead")
+_COST: tuple[Figure[tuple[int, Mapping[str, Sequence[float]]]], ...] = (
+    Figure("sequences", lambda c: c[0], {"sequences": "{}"}),
+    Figure("with_ms", lambda c: 1e3 * median(c[1][MASKED]), {"with masks, ms": "{:.1f}"}),
+    Figure("without_ms", lambda c: 1e3 * median(c[1][UNMASKED]), {"without, ms": "{:.1f}"}),
     Figure(
-        "draft_length",
-        lambda p: share(_total(p[1], "drafted"), _total(p[1], "rounds")),
-        {"drafts of": "{:.1f}"},
-    ),
-    Figure("forwards_per_token", lambda p: forwards_per_token(p[1]), {"forwards": "{:.2f}"}),
-    Figure(
-        "supplied_share",
-        lambda p: share(_total(p[1], "sub_drafter_tokens"), _total(p[1], "drafted")),
-        {"supplied": "{:.0%}"},
-    ),
-    Figure(
-        "proposals",
-        lambda p: {
-            "requested": _per_response(p[1], "proposals_requested"),
-            "late": _per_response(p[1], "proposals_late"),
-            "invalid": _per_response(p[1], "proposals_invalid"),
-        },
-        {"proposals (late, invalid)": _PROPOSALS},
-    ),
-    Figure("ahead_share", lambda p: _ahead_share(p[1]), {"ahead": "{:.0%}"}),
-    Figure(
-        "predicted",
-        lambda p: (_per_response(p[1], "predicted_accepted"), _per_response(p[1], "predicted")),
-        {"predicted": lambda each: f"{each[0]:.0f} of {each[1]:.0f}" if each[1] else "-"},
-    ),
-    Figure(
-        "draft_ms",
-        lambda p: 1e3 * share(_total(p[1], "draft_s"), _total(p[1], "draft_rounds")),
-        {"draft, ms": "{:.1f}"},
-    ),
-    Figure(
-        "verify_ms",
-        lambda p: 1e3 * share(_total(p[1], "verify_s"), _total(p[1], "rounds")),
-        {"verify, ms": "{:.1f}"},
+        "cost",
+        lambda c: median_ratio(c[1][MASKED], c[1][UNMASKED]),
+        {"with by without": TIMES, "95% interval": AROUND},
     ),
 )
-_SHOWN = ("tokens/s", "by", "95% interval", "tau", "forwards", "ahead")
 
 
-def summarize(runs: Runs, baseline: str) -> list[Row]:
-    """Return the figures of every setting, in their order; the baseline is among them."""
-    return make_rows(FIGURES, [(name, measured, runs[baseline]) for name, measured in runs.items()])
+def _at(runs: Sequence[Run], repetition: int | None) -> list[Run]:
+    """Return the runs of the first repetition (0), of all later ones (1), or all (None)."""
+    return [run for run in runs if repetition is None or bool(run.repetition) == bool(repetition)]
 
 
-def compare(
-    runs: Sequence[Run], baseline: Sequence[Run], figure: Callable[[Sequence[Run]], float] = speed
-) -> Interval:
-    """Return a figure divided by the baseline's, and its interval over resamples of the prompts."""
-    by_prompt: dict[int, list[tuple[Run, Run]]] = {}
-    for pair in zip(runs, baseline, strict=True):
-        by_prompt.setdefault(pair[0].prompt, []).append(pair)
+def part_rows(part: str, runs: Runs) -> dict[str, list[Row]]:
+    """Return the figures of every setting of a part, by the title of their table.
 
-    def ratio(prompts: Sequence[Sequence[tuple[Run, Run]]]) -> float:
-        own = [run for pairs in prompts for run, _ in pairs]
-        others = [run for pairs in prompts for _, run in pairs]
-        return share(figure(own), figure(others))
-
-    return bootstrap(list(by_prompt.values()), ratio)
-
-
-def ratios_by_repetition(runs: Sequence[Run], baseline: Sequence[Run]) -> Spread:
-    """Return the ratios of speed over all prompts, one per repetition."""
-
-    def speed_of(repetition: int, measured: Sequence[Run]) -> float:
-        return speed([run for run in measured if run.repetition == repetition])
-
-    repetitions = sorted({run.repetition for run in runs})
-    return spread([share(speed_of(number, runs), speed_of(number, baseline)) for number in repetitions])
+    Each setting is compared with the part's first one; a second pass without a sub-drafter with the first one
+    without.
+    """
+    first = next(iter(runs))
+    bases = {SECOND_ALONE: FIRST_ALONE, FIRST_ALONE: FIRST_ALONE}
+    found = dict[str, list[Row]]()
+    for at in (0, 1) if part in _BY_REPETITION else (None,):
+        own = [(name, _at(each, at), _at(runs[bases.get(name, first)], at)) for name, each in runs.items()]
+        found[_title(part, at)] = make_rows(FIGURES, own)
+    return found
 
 
-def forwards_per_token(runs: Sequence[Run]) -> float:
-    """Return drafter forwards divided by emitted tokens."""
-    return share(_total(runs, "drafter_forwards"), _total(runs, "emitted"))
-
-
-def part_figures(part: str, runs: Runs) -> list[Row]:
-    """Return the figures of every setting of a part."""
-    if part == PASSES:
-        pairs = ((FIRST, SECOND), (FIRST_ALONE, SECOND_ALONE))
-        return [
-            figures
-            for first, second in pairs
-            for figures in summarize({first: runs[first], second: runs[second]}, first)
-        ]
-    return summarize(runs, next(iter(runs)))
+def _title(part: str, repetition: int | None) -> str:
+    return TITLES[part] if repetition is None else f"{TITLES[part]}: {_BY_REPETITION[part][repetition]}"
 
 
 def fastest(plan: Plan, runs: Runs) -> tuple[str, str]:
     """Return the fastest setting without drafting ahead and with it."""
-    best, best_ahead = (
-        max(
-            (ahead_name(length, is_ahead) for length in plan.ahead_lengths),
-            key=lambda name: speed(runs[name]),
-        )
-        for is_ahead in (False, True)
-    )
-    return best, best_ahead
+    lengths = plan.ahead_lengths
+    found = [
+        max((ahead_name(length, ahead) for length in lengths), key=lambda name: speed(runs[name]))
+        for ahead in (False, True)
+    ]
+    return found[0], found[1]
 
 
-def make_goals(plan: Plan, runs: Mapping[str, Runs]) -> Iterator[Goal]:
+def make_goals(plan: Plan, found: Mapping[str, Runs], masks: Sequence[Row] = ()) -> Iterator[Goal]:
     """Yield the goals of the parts that were measured."""
-    if DEMO in runs:
-        pair = runs[DEMO][SUFFIX.name], runs[DEMO][BASELINE.name]
-        forwards = compare(*pair, figure=forwards_per_token)
-        yield Goal("suffix by off, demo pair: drafter forwards per token", _FORWARDS_GOAL, forwards, False)
-        yield Goal("suffix by off, demo pair: tokens per second", _DEMO_GOAL, compare(*pair))
-    if NON_REPEATING in runs:
-        pair = runs[NON_REPEATING][SUFFIX.name], runs[NON_REPEATING][BASELINE.name]
-        name = "suffix by off, text that never repeats: tokens per second"
-        yield Goal(name, _NON_REPEATING_GOAL, compare(*pair))
-    if PASSES in runs:
-        name = f"second pass by first, {plan.pass_prompts} problems: tokens per second"
-        yield Goal(name, _PASSES_GOAL, compare(runs[PASSES][SECOND], runs[PASSES][FIRST]))
-    if PREDICTED in runs:
-        predicted = runs[PREDICTED]
-        for name, goal in ((CHANGED, _CHANGED_GOAL), (UNRELATED, _UNRELATED_GOAL)):
-            ratio = compare(predicted[name], predicted[WITHOUT])
-            yield Goal(f"prediction ({name}) by none, demo pair: tokens per second", goal, ratio)
-    if AHEAD in runs:
-        best, best_ahead = fastest(plan, runs[AHEAD])
-        name = "drafting ahead by not, simulated, best lengths: tokens per second"
-        yield Goal(name, _AHEAD_GOAL, compare(runs[AHEAD][best_ahead], runs[AHEAD][best]))
+    for part, name, base, repetition, limit, figure in _GOALS:
+        if part in found:
+            runs = found[part]
+            ratio = compare(_at(runs[name], repetition), _at(runs[base], repetition), figure)
+            yield Goal(
+                f"{_title(part, repetition)}: {name} by {base}, {_UNITS[figure]}", limit, ratio, limit != 0.5
+            )
+    if AHEAD in found:
+        best, best_ahead = fastest(plan, found[AHEAD])
+        ratio = compare(found[AHEAD][best_ahead], found[AHEAD][best])
+        yield Goal("drafting ahead by not, simulated, best lengths: tokens per second", _AHEAD_GOAL, ratio)
+    for row in masks:
+        name = f"a verification of {row.sequences} sequences, with masks by without"
+        yield Goal(name, _MASK_GOAL, row.cost, is_least=False)
 
 
-def make_report(machine: Machine, plan: Plan, runs: Mapping[str, Runs]) -> Report:
+def make_report(machine: Machine, plan: Plan, found: Mapping[str, Runs], masks: Seconds) -> Report:
     """Return the report of the parts that were measured."""
-    figures = {part: part_figures(part, measured) for part, measured in runs.items()}
-    passes = runs.get(PASSES)
+    figures = {part: part_rows(part, runs) for part, runs in found.items()}
+    costs = make_rows(_COST, sorted(masks.items()))
     parts = [
         (
             part,
-            Table.of(TITLES[part], FIGURES, rows),
-            bar_chart(TITLES[part], f"tokens/s by {rows[0].name}", {each.name: each.ratio for each in rows}),
+            [(title, Table.of(title, FIGURES, rows)) for title, rows in tables.items()],
+            _chart(part, next(reversed(tables.values()))),
         )
-        for part, rows in figures.items()
+        for part, tables in figures.items()
     ]
-    return Report("acceleration", machine, plan, figures=figures, runs=runs).fill(
+    report = Report("acceleration", machine, plan, figures=figures, masks=costs, runs=found)
+    return report.fill(
         draft_length=DRAFT_LENGTH,
-        baseline=BASELINE,
-        targets=make_goals(plan, runs),
+        targets=make_goals(plan, found, costs),
         parts=parts,
+        titles=TITLES,
         shown=_SHOWN,
-        passes=passes and ratios_by_repetition(passes[SECOND], passes[FIRST]),
-        alone=passes and compare(passes[SECOND_ALONE], passes[FIRST_ALONE]),
-        fastest=fastest(plan, runs[AHEAD]) if AHEAD in runs else None,
+        alone=_alone(found),
+        fastest=fastest(plan, found[AHEAD]) if AHEAD in found else None,
         recipe=RECIPE,
         period=PERIOD,
         agreement=AGREEMENT,
-        target_s=TARGET_S,
-        drafter_s=DRAFTER_S,
+        seconds=(TARGET_S, DRAFTER_S, ENDLESS_S, FORWARD_S),
+        schema=json.dumps(SCHEMA, indent=2),
+        vocabulary=VOCABULARY,
+        costs=Table.of("The cost of masks", _COST, costs),
     )
+
+
+def _alone(found: Mapping[str, Runs]) -> Interval | None:
+    passes = found.get(PASSES)
+    return None if passes is None else compare(passes[SECOND_ALONE], passes[FIRST_ALONE])
+
+
+def _chart(part: str, rows: Sequence[Row]) -> str:
+    return bar_chart(TITLES[part], f"tokens/s by {rows[0].name}", {each.name: each.ratio for each in rows})

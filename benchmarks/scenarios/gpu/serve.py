@@ -2,16 +2,15 @@
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.aligned_pair.folders import PairFolders
-from benchmarks.harness.client import PLAIN, generate, random_prompts, speculation
+from benchmarks.harness.client import PLAIN, generate_all, random_prompts, speculation
 from benchmarks.harness.command import Context
 from benchmarks.harness.system import Flags, model_flags, running_services
 from benchmarks.scenarios.gpu.plan import DRAFT_LENGTH, Plan
 from benchmarks.scenarios.gpu.results import Served, Turn
-from fly.request import SpeculationParams
+from fly.request import SamplingParams, SpeculationParams
 from fly.types import Mode
 from flyserve.bench.statistics import mean_tau, share
 from flyserve.client import Client
@@ -60,12 +59,8 @@ def _measure_streams(plan: Plan, client: Client, streams: int, context: Context)
 def _send(
     client: Client, prompts: Sequence[Sequence[int]], way: SpeculationParams, count: int, salt: str
 ) -> Turn:
-    with ThreadPoolExecutor(len(prompts)) as pool:
-        start = time.perf_counter()
-        responses = list(
-            pool.map(lambda prompt: generate(client, prompt, count, way, salt, ignore_eos=True)[0], prompts)
-        )
-        seconds = time.perf_counter() - start
+    ending = SamplingParams(ignore_eos=True)
+    responses, seconds = generate_all(client, prompts, count, way, salt, ending)
     told = [response.statistics for response in responses]
     rounds = sum(each.rounds for each in told)
     return Turn(

@@ -17,32 +17,27 @@ from benchmarks.harness.deployed import deployed, one_of_each
 from benchmarks.harness.report import Report
 from benchmarks.harness.system import BUILD, DEMO_MODELS
 from benchmarks.harness.worker import Worker, worker
-from benchmarks.scenarios.peers.in_process import InProcess
 from benchmarks.scenarios.peers.llama_cpp import llama_cpp
 from benchmarks.scenarios.peers.measure import (
     DRAFT_LENGTH,
     STACK_SPECULATIONS,
     STREAM_METHODS,
-    WAYS,
     Answer,
     Decode,
     Place,
     Plan,
     Setting,
     StreamsRun,
-    WaysRun,
     measure_alone,
     measure_streams,
-    measure_ways,
     settings_of,
 )
 from benchmarks.scenarios.peers.published_loop import PublishedLoop
 from benchmarks.scenarios.peers.real_prompts import real_prompts
 from benchmarks.scenarios.peers.report import PairRuns, make_report
-from benchmarks.scenarios.peers.transformers_peer import TransformersPeer, VerificationRig
+from benchmarks.scenarios.peers.transformers_peer import TransformersPeer
 from benchmarks.scenarios.peers.vllm_peer import flyserve_on_vllm, offline_vllm, vllm_python
 from demo.real.fetch import SMOLLM2, gguf_file, is_fetched, model_folder
-from flyserve.bench.tasks import load_tasks
 from flyserve.client import Client
 from router.text.tokenizer import Tokenizer
 
@@ -51,46 +46,37 @@ __all__ = ["PARTS", "Plan", "run"]
 REAL = "smollm2"
 Peer = Callable[[str], Decode]
 """Another program: a function from the name of a method to decoding by it."""
-ENGINE = "engine"
-PARTS = ("demo", "aligned", REAL, ENGINE)
+PARTS = ("demo", "aligned", REAL)
 _MOST_STREAMS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A target, its drafter if it has one, and prompts.
-
-    Attributes:
-        kinds: Kind of each prompt, if they are of several.
-    """
+    """A target, its drafter if it has one, and prompts."""
 
     name: str
     target: Path
     drafter: Path | None
     prompts: Prompts
     settings: tuple[Setting, ...]
-    kinds: tuple[str, ...] = ()
 
 
 def run(plan: Plan, context: Context) -> Report:
-    """Measure each pair in every place, then the engine alone."""
-    pairs, ways = [], list[WaysRun]()
+    """Measure each pair in every place."""
+    pairs = []
     for name in context.chosen(PARTS):
         if name == REAL and not is_fetched(SMOLLM2):
             context.say(f"{REAL}: left out, its model is not here: `make real` fetches it")
-        elif name == ENGINE:
-            ways = context.parts.measure(name, list[WaysRun], partial(_run_engine, plan, context))
         else:
             pairs.append(context.parts.measure(name, PairRuns, partial(_run_pair, name, plan, context)))
-    return make_report(context.machine, plan, pairs, ways)
+    return make_report(context.machine, plan, pairs)
 
 
 def load_pair(name: str, num_prompts: int, peers: frozenset[Place] = frozenset()) -> Pair:
     """Return a pair, or the real model with `peers`; the aligned pair is built if it does not exist yet."""
     if name == "demo":
         models = DEMO_MODELS / "target", DEMO_MODELS / "drafter"
-        kinds = tuple(task.family.replace("_", " ") for task in load_tasks(num_prompts))
-        return Pair(name, *models, demo_prompts(num_prompts), settings_of(has_drafter=True), kinds)
+        return Pair(name, *models, demo_prompts(num_prompts), settings_of(has_drafter=True))
     if name == REAL:
         settings, folder = settings_of(has_drafter=False, peers=peers), model_folder(SMOLLM2)
         return Pair(name, folder, None, real_prompts(folder, num_prompts), settings)
@@ -107,8 +93,6 @@ def _run_pair(name: str, plan: Plan, context: Context) -> PairRuns:
             _say_what_is_left_out(plan, context)
         context.say(f"{name} pair: starting the workers")
         workers = _start_workers(stack, pair, plan.dtype)
-        in_process = workers[Place.IN_PROCESS]
-        before = in_process.ask("bandwidth")
         # NOTE: after the workers: the deployment's end stops the processes that were started while it ran.
         deployment = one_of_each(pair.target, pair.drafter, plan.dtype, _MOST_STREAMS, DRAFT_LENGTH)
         running = stack.enter_context(deployed(deployment, f"the {name} pair's services", context.verbose))
@@ -122,44 +106,20 @@ def _run_pair(name: str, plan: Plan, context: Context) -> PairRuns:
             partial(context.interleave, f"{name} pair, one at a time"),
         )
         streams = _run_streams(client, pair, plan, context)
-        after = in_process.ask("bandwidth")
-        return PairRuns(
-            name=name,
-            computes=in_process.ask("describe"),
-            weight_bytes=int(before["weight_bytes"]),
-            limit_bytes_per_s=max(each["limit_bytes_per_s"] for each in (before, after)),
-            alone=alone,
-            streams=streams,
-            kinds=pair.kinds[: plan.prompts],
-        )
-
-
-def _run_engine(plan: Plan, context: Context) -> list[WaysRun]:
-    """Measure the aligned pair's target alone: many sequences verified in one forward, or one by one."""
-    pair, found = load_pair("aligned", 1), list[WaysRun]()
-    for dtype in plan.engine_dtypes:
-        with worker(VerificationRig, pair.target, dtype) as rig:
-
-            def seconds(way: str, rows: int, rig: Worker = rig) -> float:
-                return float(rig.ask("seconds", way, rows))
-
-            interleave = partial(context.interleave, f"engine alone, {dtype}")
-            found += measure_ways(seconds, dtype, WAYS, plan.rows, plan.repeat, interleave)
-    return found
+        return PairRuns(name, alone, streams)
 
 
 def _start_workers(stack: ExitStack, pair: Pair, dtype: str) -> dict[str, Worker]:
-    """Return the workers by method for transformers, and the one worker of the place `in process`."""
+    """Return the workers by their method of transformers."""
     models = pair.target, pair.drafter, str(dtype)
-    methods = [setting.method for setting in pair.settings if setting.place is Place.TRANSFORMERS]
 
     def start(method: str) -> Worker:
         if method == "published":
             return stack.enter_context(worker(PublishedLoop, *models))
         return stack.enter_context(worker(TransformersPeer, *models, method))
 
-    found = {method: start(method) for method in methods}
-    return {**found, Place.IN_PROCESS: stack.enter_context(worker(InProcess, *models))}
+    methods = [setting.method for setting in pair.settings if setting.place is Place.TRANSFORMERS]
+    return {method: start(method) for method in methods}
 
 
 def _peers(plan: Plan) -> frozenset[Place]:
@@ -201,8 +161,6 @@ def _decoders(
             return peers[place](method)
         if place is Place.STACK:
             return stack_decoder(client, method)
-        if place is Place.IN_PROCESS:
-            return partial(workers[place].ask, "decode", method)
         return partial(workers[method].ask, "decode")
 
     return {setting.name: decoder(setting.place, setting.method) for setting in pair.settings}

@@ -19,8 +19,6 @@ DRAFT_LENGTH = 15
 _WARM_UP_TOKENS = 32
 LOOKUP_TOKENS = 10
 """The value in transformers' own documentation."""
-WAYS = ("batched", "one by one", "transformers")
-"""Ways in which the target's engine alone verifies many sequences."""
 
 
 class Place(StrEnum):
@@ -28,8 +26,6 @@ class Place(StrEnum):
 
     TRANSFORMERS = "transformers"
     """A process of its own with transformers' own classes."""
-    IN_PROCESS = "in process"
-    """Engine, drafter and rule in one process, without a socket."""
     STACK = "gRPC stack"
     """Router, target, drafter and sub-drafter, each a process of its own."""
     LLAMA_CPP = "llama.cpp"
@@ -53,7 +49,6 @@ class Setting:
 
     Attributes:
         method: Its name in its place.
-        is_plain: No drafts: it reads every weight once per token.
         with_draft_model: True if it needs a draft model, False if it is for a target without one, None for
             both.
     """
@@ -61,7 +56,6 @@ class Setting:
     name: str
     place: Place
     method: str
-    is_plain: bool = False
     with_draft_model: bool | None = None
 
 
@@ -85,23 +79,20 @@ Decode = Callable[[Sequence[int], int], Answer]
 
 BASELINE = "transformers generate"
 SETTINGS = (
-    Setting(BASELINE, Place.TRANSFORMERS, "generate", is_plain=True),
+    Setting(BASELINE, Place.TRANSFORMERS, "generate"),
     Setting("transformers assisted", Place.TRANSFORMERS, "assisted", with_draft_model=True),
     Setting("transformers prompt lookup", Place.TRANSFORMERS, "lookup"),
     Setting("published FLy loop", Place.TRANSFORMERS, "published", with_draft_model=True),
-    Setting("in process, plain", Place.IN_PROCESS, "plain", is_plain=True),
-    Setting("in process, exact", Place.IN_PROCESS, "exact", with_draft_model=True),
-    Setting("in process, FLy", Place.IN_PROCESS, "fly", with_draft_model=True),
-    Setting("stack, plain", Place.STACK, "plain", is_plain=True),
+    Setting("stack, plain", Place.STACK, "plain"),
     Setting("stack, exact", Place.STACK, "exact", with_draft_model=True),
     Setting("stack, FLy", Place.STACK, "fly", with_draft_model=True),
     Setting("stack, FLy official", Place.STACK, "official", with_draft_model=True),
     Setting("stack, FLy + sub-drafter", Place.STACK, "fly + sub-drafter", with_draft_model=True),
     Setting("stack, exact with suffix", Place.STACK, "exact", with_draft_model=False),
     Setting("stack, FLy with suffix", Place.STACK, "fly", with_draft_model=False),
-    Setting("llama.cpp", Place.LLAMA_CPP, "plain", is_plain=True, with_draft_model=False),
-    Setting("vLLM generate", Place.VLLM, "plain", is_plain=True, with_draft_model=False),
-    Setting("stack on vLLM, plain", Place.VLLM_STACK, "plain", is_plain=True, with_draft_model=False),
+    Setting("llama.cpp", Place.LLAMA_CPP, "plain", with_draft_model=False),
+    Setting("vLLM generate", Place.VLLM, "plain", with_draft_model=False),
+    Setting("stack on vLLM, plain", Place.VLLM_STACK, "plain", with_draft_model=False),
     Setting("stack on vLLM, exact with suffix", Place.VLLM_STACK, "exact", with_draft_model=False),
     Setting("stack on vLLM, FLy with suffix", Place.VLLM_STACK, "fly", with_draft_model=False),
 )
@@ -139,8 +130,6 @@ class Plan(BasePlan):
         prompts: Prompts of every pair.
         max_new_tokens: Limit of every response; those of the demo pair end earlier.
         streams: Numbers of concurrent requests through the stack.
-        rows: Rows per sequence that the engine alone verifies.
-        engine_dtypes: Compute types of the engine alone.
         llama_server: llama.cpp's program `llama-server`, measured with SmolLM2; None leaves it out.
     """
 
@@ -149,8 +138,6 @@ class Plan(BasePlan):
     prompts: Annotated[int, Field(ge=1, le=300), Quick(2)] = 8
     max_new_tokens: Annotated[int, Field(ge=1, le=512), Quick(32)] = 256
     streams: Annotated[tuple[int, ...], Quick((1, 4))] = (1, 4, 16)
-    rows: Annotated[tuple[int, ...], Quick((16,))] = (8, 12, 16)
-    engine_dtypes: Annotated[tuple[Dtype, ...], Quick((Dtype.BFLOAT16,))] = (Dtype.BFLOAT16, Dtype.FLOAT32)
     llama_server: Path | None = None
 
 
@@ -175,16 +162,6 @@ class StreamsRun:
     method: str
     streams: int
     tokens_per_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class WaysRun:
-    """One way of verifying a number of rows, with its seconds in every repetition."""
-
-    dtype: str
-    way: str
-    rows: int
-    seconds: tuple[float, ...]
 
 
 def measure_alone(
@@ -225,17 +202,3 @@ def measure_streams(
 
     found = interleave(methods, repeat * len(counts), measure, 0)
     return [run for runs in found.values() for run in runs]
-
-
-def measure_ways(
-    seconds: Callable[[str, int], float],
-    dtype: str,
-    ways: Sequence[str],
-    rows: Sequence[int],
-    repeat: int,
-    interleave: Interleave[tuple[int, str], float],
-) -> list[WaysRun]:
-    """Measure the seconds of every way of verifying and number of rows, after a warm-up of each."""
-    names = [(count, way) for count in rows for way in ways]
-    found = interleave(names, repeat, lambda name, _: seconds(name[1], name[0]))
-    return [WaysRun(dtype, way, count, tuple(measured)) for (count, way), measured in found.items()]

@@ -3,7 +3,7 @@
 The speeds are those of the scenario `overload`: a test on a busy machine cannot judge them.
 """
 
-from benchmarks.scenarios.overload import Plan, measure
+from benchmarks.scenarios.load.overload import Plan, measure
 
 
 async def test_an_overload_is_rejected_and_fails_nothing() -> None:

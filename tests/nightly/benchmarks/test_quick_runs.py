@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from benchmarks.scenarios.load import SETTINGS
+from benchmarks.scenarios.load.levels import SETTINGS
 from tests.support.leftovers import MarkedCommand
 from tests.support.processes import ROOT
 

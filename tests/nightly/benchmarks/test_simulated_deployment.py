@@ -10,21 +10,25 @@ from benchmarks.harness.command import Context, Parts
 from benchmarks.harness.machine import this_machine
 from benchmarks.harness.report import Row
 from benchmarks.scenarios import capacity
-from benchmarks.scenarios.capacity.plan import CO_LOCATED, Levels
-from benchmarks.scenarios.simulate.figures import is_flagged, summarize
-from benchmarks.scenarios.simulate.measure import measure_stage
-from benchmarks.scenarios.simulate.plan import FLY, PLAIN, Deployment, Plan, Stage
+from benchmarks.scenarios.capacity.measure import measure_sizes
+from benchmarks.scenarios.capacity.plan import CO_LOCATED, FLY, PLAIN, Deployment, Levels, Plan, Stage
+from benchmarks.scenarios.capacity.report import is_flagged, size_rows
 
 PLAN = replace(Plan().quick(), settle_s=0.4, measure_s=1.2)
 DILATIONS = (6.0, 12.0, 24.0)
 MOST_DISTORTION = 0.1
 
 
+def make_context(folder: Path, *only: str) -> Context:
+    parts = Parts(folder / "parts", "", resumes=True)
+    return Context(this_machine(), parts, Console(file=io.StringIO()), only=only)
+
+
 def measure(
     dilation: float, settings: tuple[str, ...], *deployments: Deployment, plan: Plan = PLAN
 ) -> list[Row]:
-    found = measure_stage(plan, Stage(deployments, settings, dilation), lambda: None)
-    return summarize(found)
+    found = measure_sizes(plan, make_context(Path()), Stage(deployments, settings, dilation))
+    return size_rows(plan, found)
 
 
 def measure_in_time(settings: tuple[str, ...], *deployments: Deployment) -> list[Row]:
@@ -42,7 +46,7 @@ def test_throughput_grows_with_the_replicas_and_drafts_speed_decoding_up() -> No
     assert 1.5 < two.tokens_per_s / one.tokens_per_s < 2.5
     assert 1.5 < two_fly.tokens_per_s / one_fly.tokens_per_s < 2.5
     assert one_fly.tokens_per_s > 1.3 * one.tokens_per_s and one_fly.tau > 5
-    assert one.inter_token is not None and one.inter_token.p50 > PLAN.models.target.base_s
+    assert one.inter_token is not None and one.inter_token.p50 > PLAN.models(1).target.base_s
     assert all(each.late < 0.2 and each.completed for each in (one_fly, two_fly))
 
 
@@ -56,7 +60,7 @@ def test_a_clock_that_is_too_fast_for_the_cpu_makes_figures_that_are_flagged() -
 def place_drafters(dilation: float, folder: Path) -> dict[str, Row]:
     levels = (Levels((3,), dilation, 0.3, 0.8),)
     plan = capacity.Plan(groups=2, delays_ms=(10.0,), levels=levels, repeat=1, floors=(1.0,))
-    context = Context(this_machine(), Parts(folder, "", False), Console(file=io.StringIO()))
+    context = make_context(folder / str(dilation), "placements")
     return {row.placement: row for row in capacity.run(plan, context).data["figures"]}
 
 

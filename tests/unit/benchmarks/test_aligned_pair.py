@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from benchmarks.aligned_pair.folders import ensure_pair
-from benchmarks.aligned_pair.models import agreement, build_pair, build_sub_drafter, draw_bigrams
+from benchmarks.aligned_pair.models import agreement, build_pair, draw_bigrams
 from benchmarks.aligned_pair.recipe import PairRecipe, Shape
 from fly.messages import Role
 from router.text.tokenizer import Tokenizer
@@ -104,25 +104,3 @@ def test_the_folders_serve_and_are_made_once(tmp_path: Path) -> None:
     assert folders.target.joinpath("model.safetensors").stat().st_mtime_ns == before
     ensure_pair(replace(TINY, seed=1), tmp_path)
     assert folders.target.joinpath("model.safetensors").stat().st_mtime_ns > before
-
-
-def test_a_narrower_third_model_speaks_the_same(tmp_path: Path) -> None:
-    recipe = replace(TINY, sub_drafter=Shape(16, 32, 1, 2, 1), noise=0.02)
-    target, drafter = build_pair(recipe)
-    third = build_sub_drafter(recipe)
-    assert 0.3 < agreement(drafter, third, IDS) < agreement(drafter, target, IDS)
-    assert all(
-        torch.equal(a, b)
-        for a, b in zip(
-            target.state_dict().values(),
-            build_pair(replace(recipe, sub_drafter=None))[0].state_dict().values(),
-            strict=True,
-        )
-    )
-    folder = ensure_pair(recipe, tmp_path).sub_drafter
-    assert folder is not None
-    assert (
-        load_runner(ModelConfig(model=folder, role=Role.SUB_DRAFTER, dtype="float32")).info.vocab_size
-        == TINY.vocab_size
-    )
-    assert ensure_pair(TINY, tmp_path).sub_drafter is None

@@ -9,30 +9,46 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.harness.client import Block
 from benchmarks.harness.link import delayed_link
+from benchmarks.harness.load import Window
 from benchmarks.harness.machine import this_machine
-from benchmarks.scenarios.capacity.plan import CO_LOCATED, Found, Measured, Plan
-from benchmarks.scenarios.capacity.report import closed_form, lockstep_tokens_per_s, make_report, served
+from benchmarks.scenarios.capacity.hardware import H200, LLAMA_8B, LLAMA_70B, Replica
+from benchmarks.scenarios.capacity.measure import Measured
+from benchmarks.scenarios.capacity.plan import CO_LOCATED, FLY, PLAIN, Plan
+from benchmarks.scenarios.capacity.report import (
+    Found,
+    closed_form,
+    is_flagged,
+    lockstep_tokens_per_s,
+    make_report,
+    served,
+    size_rows,
+)
 
 PLAN = Plan()
 RATES = {CO_LOCATED: 100.0, "tier, 0 ms": 160.0, "tier, 1 ms": 120.0, "tier, 10 ms": 50.0}
 
 
+def measured(
+    rate: float, outside: float = 0.0, targets: int = 0, setting: str = "", late: float = 0.01
+) -> Measured:
+    """Ten real seconds at a dilation of 20: half a simulated one."""
+    window = Window(setting, 1, 0, round(rate / 2), 10.0, (2.0,), ((0.4, 1), (0.8, 4)), 3, 30, 6)
+    return Measured(window, 20.0, 7.0, late, outside, PLAN.deployment(targets) if targets else None)
+
+
 def found(outside: float = 0.0) -> Found:
     """Four clients have the rates above; sixteen twice as much from the tier, thrice from the pairs."""
-    few = {name: Measured(rate, 7.0, 0.01, outside) for name, rate in RATES.items()}
-    more = {
-        name: Measured(rate * (3 if name == CO_LOCATED else 2), 7.0, 0.01, outside)
-        for name, rate in RATES.items()
-    }
-    return {4: [few] * 3, 16: [more] * 3}
+    few = {name: measured(rate, outside) for name, rate in RATES.items()}
+    more = {name: measured(rate * (3 if name == CO_LOCATED else 2), outside) for name, rate in RATES.items()}
+    return Found({4: [few] * 3, 16: [more] * 3})
 
 
 def test_points_are_compared_with_co_located_pairs_and_the_losing_ones_come_first(tmp_path: Path) -> None:
     path = make_report(PLAN, this_machine(), found()).write(tmp_path, tmp_path)
     page = path.read_text(encoding="utf-8")
-    assert page.index("Where the tier loses") < page.index("goal")
-    losing = page[: page.index("Machine:")]
+    losing = page[page.index("Where the tier loses") : page.index("The best and")]
     assert losing.index("| 16 | tier, 10 ms |") < losing.index("| 4 | tier, 10 ms |")
     assert "| 4 | tier, 0 ms |" not in losing and losing.count("| 0.50x | 0.50 to 0.50 |") == 1
     best, worst = json.loads((tmp_path / "capacity.json").read_text())["goals"]
@@ -60,7 +76,7 @@ def test_clients_served_lie_on_straight_lines_between_measured_numbers(floor: fl
 
 
 def test_the_closed_form_is_that_of_the_literature() -> None:
-    target, drafter = PLAN.models.target_model, PLAN.models.drafter_model
+    target, drafter = PLAN.models(2).target_model, PLAN.models(2).drafter_model
     one = 1 + 8 * drafter.forward_s(1, 1) / target.forward_s(1, 9)
     assert closed_form(PLAN, 1) == closed_form(PLAN, 4) == pytest.approx(one)
     assert closed_form(PLAN, 1000) < one, "verification is bound by compute, drafting is not"
@@ -70,7 +86,7 @@ def test_the_closed_form_is_that_of_the_literature() -> None:
 
 
 def test_a_pair_shares_as_many_gpus_as_the_tiers_have() -> None:
-    models = PLAN.models
+    models = PLAN.models(PLAN.shards)
     assert models.target.num_gpus == models.drafter.num_gpus == PLAN.shards
     assert list(PLAN.placements.values()) == [0.0, 0.0, 0.001, 0.01]
 
@@ -115,3 +131,37 @@ async def test_a_link_that_ends_closes_its_connections() -> None:
         with suppress(ConnectionResetError):
             assert await reader.read() == b""
         writer.close()
+
+
+def test_a_forward_costs_what_its_roofline_says() -> None:
+    target, costs = Replica(LLAMA_70B, H200, 2, 2048), PLAN.models(1).target_model
+    assert LLAMA_70B.kv_bytes == 320 * 1024 and LLAMA_8B.kv_bytes == 128 * 1024
+    weights_s = 2 * 70.6e9 / (2 * 4.8e12 * 0.75)
+    assert costs.forward_s(0, 1) == pytest.approx(weights_s + 0.3e-3 + 160 * 10e-6)
+    assert costs.forward_s(0, target.knee_rows) == costs.forward_s(0, 1), "below the knee rows are free"
+    above = costs.forward_s(0, 4 * target.knee_rows) - costs.forward_s(0, 1)
+    assert above == pytest.approx(3 * weights_s, rel=0.02), "there compute takes as long as the weights"
+    assert Plan(bandwidth_share=0.41).models(1).target.base_s > 1.7 * target.base_s
+
+
+def test_deployments_are_compared_with_the_smallest_of_the_same_setting(tmp_path: Path) -> None:
+    sizes = [measured(100 * n, targets=n, setting=name) for name in (PLAIN, FLY) for n in (1, 4, 64)]
+    rows = size_rows(PLAN, sizes)
+    assert [row.scaling for row in rows] == [1.0] * 6 and not any(map(is_flagged, rows))
+    assert rows[0].inter_token.p50 == pytest.approx(0.01) and rows[0].gpu_s == 20.0 < rows[3].gpu_s
+    slow = [*sizes[:-1], measured(100 * 64, 0.1, 64, FLY)]
+    assert is_flagged(size_rows(PLAN, slow)[-1])
+    assert is_flagged(size_rows(PLAN, [measured(100, late=0.06, targets=1)])[0])
+    blocks = {PLAIN: [Block(PLAIN, 0.3, 9, 9, 0.0)], FLY: [Block(FLY, 0.09, 9, 1, 10.0)]}
+    report = make_report(PLAN, this_machine(), Found(replicas=slow, router=blocks))
+    page = report.write(tmp_path, tmp_path).read_text()
+    assert f"{PLAIN}: 64 replicas, tokens/s by replica | >= 0.90x | 1.00x" in page and "10.1" not in page[:50]
+    assert f"{FLY}: 64 replicas, tokens/s by replica (no verdict: the CPU was too slow)" in page
+    assert "tau 10.0, by 0.1 ms | <= 1.00x | 0.90x" in page and (tmp_path / "capacity-replicas.svg").is_file()
+
+
+def test_the_largest_deployment_is_measured_alone() -> None:
+    smaller, largest = PLAN.stages
+    assert [each.targets for each in largest.deployments] == [64] and largest.dilation == 64.0
+    assert [each.targets for each in smaller.deployments] == [1, 4, 16, 4, 4, 4, 4]
+    assert {each.streams for each in smaller.deployments} == {31, 124, 496, 4, 32}

@@ -24,7 +24,7 @@ from benchmarks.harness.load import (
 )
 from benchmarks.harness.machine import this_machine
 from benchmarks.harness.statistics import Percentiles, percentiles
-from benchmarks.scenarios.load import (
+from benchmarks.scenarios.load.levels import (
     BASELINE,
     FIXED,
     GOODPUT,
@@ -213,9 +213,9 @@ def test_the_report_holds_every_figure(tmp_path: Path) -> None:
     assert "| FLy, goodput, 16 at once, by FLy, fixed 15 | >= 0.99x | 0.75x | 0.75 to 0.75 | missed |" in text
     assert "| FLy, fixed 15 | 512 | 256 to 1024 | 2.00x | 2.00 to 2.00 | 250.0 / 250.0 / 250.0 |" in text
     assert "## 16 concurrent requests" in text and machine.cpu in text
-    data = json.loads((tmp_path / "load.json").read_text())
+    data = json.loads((tmp_path / "load-levels.json").read_text())
     assert len(data["windows"]) == len(windows()) and data["goals"][0]["verdict"] == "missed"
-    for name in ("load-ratio.svg", "load-inter-token.svg"):
+    for name in ("load-levels-ratio.svg", "load-levels-inter-token.svg"):
         assert f"({name})" in text
         assert ElementTree.fromstring((tmp_path / name).read_text()).tag.endswith("svg")
     stream = io.StringIO()

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, fields
 from typing import Any
@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from benchmarks.harness.link import delayed_link
 from benchmarks.harness.system import serving
-from fly.clock import Clock, SystemClock
+from fly.clock import SystemClock
 from fly.messages import Role
 from router.config import RouterConfig
 from router.server import create_host
@@ -28,7 +28,6 @@ from services.engine.simulation.device import Device
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 from services.target.servicer import host_engine as host_target
 
-_PROBE_S = 0.02
 _STEPS = "flyserve_step_seconds_sum"
 
 
@@ -55,23 +54,17 @@ class Sample:
 
     Attributes:
         at_s: Time on the machine's monotonic clock.
-        cpu_s: CPU time of the process.
         asked_s: Cost of its forwards, in dilated time.
         late_s: Time that they took beyond their cost, in dilated time.
         verify_s: Time in targets, over all answered steps.
         draft_s: Time in drafters, over all answered steps.
-        probes: Short sleeps of its event loop.
-        lag_s: Total time that they took too long.
     """
 
     at_s: float
-    cpu_s: float
     asked_s: float
     late_s: float
     verify_s: float
     draft_s: float
-    probes: float
-    lag_s: float
 
     def __sub__(self, earlier: "Sample") -> "Sample":
         """Return the activity since an earlier sample."""
@@ -108,10 +101,8 @@ class Hosts:
     def __init__(self, dilation: float) -> None:
         self._clock, self._dilation = PacedClock(dilation), dilation
         self._registries: list[CollectorRegistry] = []
-        self._probes, self._lag_s = 0, 0.0
         self._stack, self._loop = AsyncExitStack(), uvloop.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
-        self._probing = asyncio.run_coroutine_threadsafe(self._probe(), self._loop)
 
     def start_replicas(self, tiers: tuple[Tier, ...]) -> list[list[str]]:
         """Start the replicas of every tier; return their addresses, tier by tier."""
@@ -133,19 +124,13 @@ class Hosts:
         """Start routers, and return their addresses."""
         return [self._run(self._start_router(config)) for _ in range(number)]
 
-    def start(self, make: Callable[[Clock], Awaitable[Host]]) -> str:
-        """Start another host on this clock, and return its address."""
-        return str(self._run(self._serve_made(make)))
-
     def sample(self) -> Sample:
         """Return the counters of this process."""
         clock, steps_s = self._clock, (self._steps_s(Role.TARGET), self._steps_s(Role.DRAFTER))
-        paced = (clock.asked_s, clock.late_s)
-        return Sample(time.monotonic(), time.process_time(), *paced, *steps_s, self._probes, self._lag_s)
+        return Sample(time.monotonic(), clock.asked_s, clock.late_s, *steps_s)
 
     def stop(self) -> None:
         """Stop all hosts; their calls end at once."""
-        self._probing.cancel()
         self._run(self._stack.aclose())
         self._loop.call_soon_threadsafe(self._loop.stop)
 
@@ -167,18 +152,8 @@ class Hosts:
     async def _start_router(self, config: RouterConfig) -> str:
         return await self._serve(await create_host(config, self._clock))
 
-    async def _serve_made(self, make: Callable[[Clock], Awaitable[Host]]) -> str:
-        return await self._serve(await make(self._clock))
-
     async def _serve(self, host: Host) -> str:
         return await self._stack.enter_async_context(serving(host))
-
-    async def _probe(self) -> None:
-        while True:
-            started = time.monotonic()
-            await asyncio.sleep(_PROBE_S)
-            self._probes += 1
-            self._lag_s += time.monotonic() - started - _PROBE_S
 
     def _steps_s(self, role: Role) -> float:
         values = (each.get_sample_value(_STEPS, {"role": role.value}) for each in self._registries)

@@ -174,5 +174,5 @@ def compare(blocks: Mapping[str, Sequence[float]], mode: str) -> list[Row]:
 
 def make_report(machine: Machine, plan: Plan, costs: Sequence[Row], num_spans: int) -> Report:
     """Return the report."""
-    report = Report("telemetry", machine, plan, spans=num_spans, costs=costs)
+    report = Report("load-telemetry", machine, plan, spans=num_spans, costs=costs)
     return report.fill(limit=LIMIT, routers=Table.of("CPU time of the router", FIGURES, costs))

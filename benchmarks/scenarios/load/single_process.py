@@ -202,7 +202,7 @@ def make_report(
         for row in speed_rows
     ]
     return Report(
-        "single_process", context.machine, plan, starts=start_rows, speeds=speed_rows, sent=speeds
+        "load-single_process", context.machine, plan, starts=start_rows, speeds=speed_rows, sent=speeds
     ).fill(
         targets=goals,
         tables=[

@@ -219,7 +219,7 @@ def _select(windows: Windows, setting: str, level: int) -> list[Window]:
 def make_report(machine: Machine, plan: Plan, figures: Sequence[Row], windows: Windows) -> Report:
     """Return the report; its data have the figures, and the windows without their single waits."""
     kept = [{k: v for k, v in asdict(each).items() if k not in ("gaps", "firsts_s")} for each in windows]
-    report = Report("load", machine, plan, figures=figures, windows=kept)
+    report = Report("load-levels", machine, plan, figures=figures, windows=kept)
     ratios = [(each.setting, each.concurrency, each.ratio.value) for each in figures]
     waits = [(f.setting, f.concurrency, 1e3 * f.inter_token.p95) for f in figures if f.inter_token]
     charts = []

@@ -249,7 +249,7 @@ def make_report(plan: Plan, figures: Mapping[str, Row]) -> Report:
     shown = [_shown(each) for each in figures.values()]
     rows = [(head, *(each[head] for each in shown)) for head in shown[0]]
     table = Table("overload", ("", *figures), tuple(rows))
-    return Report("overload", None, plan, figures=dict(figures)).fill(rows=table)
+    return Report("load-overload", None, plan, figures=dict(figures)).fill(rows=table)
 
 
 def _shown(f: Row) -> dict[str, str]:

@@ -145,7 +145,7 @@ def make_report(plan: Plan, outcomes: Sequence[Outcome]) -> Report:
     }
     rows = tuple((policy, *row) for policy, row in cells.items())
     bars = {f"{each.policy}, exponent {each.exponent:g}": 100 * each.hit_rate for each in outcomes}
-    return Report("balancing", None, plan, outcomes=outcomes).fill(
+    return Report("load-balancing", None, plan, outcomes=outcomes).fill(
         replicas=REPLICAS,
         cached=CACHED,
         policies=Table("hit rate, busiest replica / mean", heads, rows),

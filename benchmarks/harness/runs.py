@@ -1,0 +1,135 @@
+"""Timed responses by setting, and their figures beside those of a baseline on the same prompts."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from benchmarks.harness.client import Prompts, generate
+from benchmarks.harness.load import Interleave
+from benchmarks.harness.report import AROUND, TIMES, Figure
+from fly.request import SpeculationParams
+from fly.response import Statistics
+from flyserve.bench.statistics import Interval, bootstrap, share, speed, tau, total
+from flyserve.client import Client
+
+_WARM_UPS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One response.
+
+    Attributes:
+        prompt: Number of the prompt.
+        repetition: Number of earlier responses to the prompt.
+        seconds: Time from the call to the whole response, as the client sees it.
+        statistics: Statistics as the server reports them.
+    """
+
+    prompt: int
+    repetition: int
+    seconds: float
+    statistics: Statistics
+
+
+Runs = dict[str, list[Run]]
+"""Runs by setting; all settings have the same prompts and repetitions, in one order."""
+Send = Callable[[Sequence[int], int, int, str], Run]
+"""Sends a prompt, with its number, the repetition and a cache salt."""
+
+
+def sender(client: Client, way: SpeculationParams, max_new_tokens: int, **options: Any) -> Send:
+    """Return a function that sends a prompt; a list among the options has a value for each prompt."""
+
+    def send(prompt: Sequence[int], number: int, repetition: int, cache_salt: str) -> Run:
+        own = {key: each[number] if isinstance(each, list) else each for key, each in options.items()}
+        response, seconds = generate(client, prompt, max_new_tokens, way, cache_salt, **own)
+        return Run(number, repetition, seconds, response.statistics)
+
+    return send
+
+
+def measure_settings(
+    sends: Mapping[str, Send],
+    prompts: Prompts,
+    repeat: int,
+    is_remembered: bool,
+    interleave: Interleave[str, Run],
+) -> Runs:
+    """Send every prompt under every setting, after a warm-up, in an order that rotates.
+
+    Args:
+        sends: By the setting's name.
+        prompts: At least one.
+        repeat: Repetitions of every prompt under every setting.
+        is_remembered: All prompts of a setting share one cache salt; otherwise each has its own.
+        interleave: Order of measuring.
+    """
+    salt = uuid4().hex
+
+    def measure(name: str, turn: int) -> Run:
+        repetition, number = divmod(turn if turn >= 0 else -1 - turn, len(prompts))
+        own = f"{salt}/{name}" if is_remembered else f"{salt}/{name}/{turn}"
+        salted = own if turn >= 0 else f"{salt}/warm-up/{name}"
+        return sends[name](prompts[number], number, repetition, salted)
+
+    return interleave(tuple(sends), repeat * len(prompts), measure, min(_WARM_UPS, len(prompts)))
+
+
+Compared = tuple[str, Sequence[Run], Sequence[Run]]
+"""The name of a setting, its runs, and those of its baseline on the same prompts."""
+
+
+def compare(
+    runs: Sequence[Run], baseline: Sequence[Run], figure: Callable[[Sequence[Run]], float] = speed
+) -> Interval:
+    """Return a figure divided by the baseline's, and its interval over resamples of the prompts."""
+    by_prompt: dict[int, list[tuple[Run, Run]]] = {}
+    for pair in zip(runs, baseline, strict=True):
+        by_prompt.setdefault(pair[0].prompt, []).append(pair)
+
+    def ratio(prompts: Sequence[Sequence[tuple[Run, Run]]]) -> float:
+        own = [run for pairs in prompts for run, _ in pairs]
+        others = [run for pairs in prompts for _, run in pairs]
+        return share(figure(own), figure(others))
+
+    return bootstrap(list(by_prompt.values()), ratio)
+
+
+def forwards_per_token(runs: Sequence[Run]) -> float:
+    """Return drafter forwards divided by emitted tokens."""
+    return share(_sum(runs, "drafter_forwards"), _sum(runs, "emitted"))
+
+
+def _sum(runs: Sequence[Run], *names: str) -> float:
+    return total(runs, lambda statistics: float(sum(getattr(statistics, name) for name in names)))
+
+
+def _share(name: str, head: str, form: str, part: str, *whole: str, scale: float = 1.0) -> Figure[Compared]:
+    """Return the figure of a statistic's total by the total of others; "-" where it is 0."""
+    return Figure(name, lambda c: scale * share(_sum(c[1], part), _sum(c[1], *whole)) or None, {head: form})
+
+
+def _predicted(compared: Compared) -> str | None:
+    runs = compared[1]
+    accepted, all_ = (_sum(runs, name) / len(runs) for name in ("predicted_accepted", "predicted"))
+    return f"{accepted:.0f} of {all_:.0f}" if all_ else None
+
+
+FIGURES: tuple[Figure[Compared], ...] = (
+    Figure("name", lambda c: c[0], {"": "{}"}),
+    Figure("tokens_per_s", lambda c: speed(c[1]), {"tokens/s": "{:.0f}"}),
+    Figure("ratio", lambda c: compare(c[1], c[2]), {"by": TIMES, "95% interval": AROUND}),
+    Figure("tau", lambda c: tau(c[1]) or None, {"tau": "{:.2f}"}),
+    _share("draft_length", "drafts of", "{:.1f}", "drafted", "rounds"),
+    _share("accepted_share", "accepted", "{:.0%}", "accepted", "drafted"),
+    _share("forwards_per_token", "forwards", "{:.2f}", "drafter_forwards", "emitted"),
+    _share("supplied_share", "supplied", "{:.0%}", "sub_drafter_tokens", "drafted"),
+    _share("ahead_share", "ahead", "{:.0%}", "drafted_ahead", "drafted_ahead", "dropped_ahead"),
+    Figure("predicted", _predicted, {"predicted": "{}"}),
+    _share("forced_share", "free", "{:.0%}", "forced", "emitted"),
+    _share("draft_ms", "draft, ms", "{:.1f}", "draft_s", "draft_rounds", scale=1e3),
+    _share("verify_ms", "verify, ms", "{:.1f}", "verify_s", "rounds", scale=1e3),
+)
+"""Figures of a setting; a column that is empty for all settings of a table is left out."""
