@@ -15,7 +15,6 @@ from benchmarks.scenarios.gpu.report import Found, make_report
 from benchmarks.scenarios.gpu.results import (
     Exactness,
     ForwardTimes,
-    GraphTimes,
     KernelTimes,
     Limits,
     Probe,
@@ -26,8 +25,8 @@ from fly.errors import FlyServeError
 
 __all__ = ["PARTS", "Plan", "run"]
 
-PARTS = ("probe", "exact", "forward", "kernels", "ceiling", "serve")
-PROBE, EXACT, FORWARD, KERNELS, CEILING, SERVE = PARTS
+PARTS = ("probe", "exact", "forward", "kernels", "serve")
+PROBE, EXACT, FORWARD, KERNELS, SERVE = PARTS
 _LIMITS = "limits"
 _KINDS: dict[str, Any] = {
     _LIMITS: Limits,
@@ -35,7 +34,6 @@ _KINDS: dict[str, Any] = {
     EXACT: list[Exactness],
     FORWARD: list[ForwardTimes],
     KERNELS: list[KernelTimes],
-    CEILING: list[GraphTimes],
 }
 """Parts that compute in one process, with the types of their results."""
 T = TypeVar("T")

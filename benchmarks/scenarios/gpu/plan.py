@@ -45,7 +45,6 @@ class Plan(BasePlan):
         models: Folder of the models, 18 GB for those of a GPU; built there unless they exist.
         noise: Noise of both models, which sets how often they agree (`aligned_pair`).
         cases: Context, sequences and rows of the forwards that are measured.
-        graph_cases: The same for the forward in a CUDA graph.
         measure_s: Longest time for one case.
         exact_prompts: Lengths of the prompts that are decoded as by transformers.
         exact_tokens: New tokens of each.
@@ -62,9 +61,6 @@ class Plan(BasePlan):
     cases: Annotated[tuple[Case, ...], Quick((Case(512, 1, 1), Case(512, 1, 16)))] = (
         *(Case(512, sequences, rows) for sequences in (1, 4, 16, 64) for rows in (1, 16)),
         *(Case(4096, sequences, rows) for sequences in (1, 16) for rows in (1, 16)),
-    )
-    graph_cases: Annotated[tuple[Case, ...], Quick((Case(512, 1, 1),))] = tuple(
-        Case(512, sequences, rows) for sequences in (1, 4, 16, 64) for rows in (1, 16)
     )
     measure_s: Annotated[float, Field(gt=0), Quick(0.5)] = 2.0
     exact_prompts: Annotated[tuple[int, ...], Quick((5, 17))] = (5, 17, 130)
@@ -83,7 +79,6 @@ class Plan(BasePlan):
             self,
             device=device,
             cases=(Case(32, 1, 1), Case(32, 2, 4)),
-            graph_cases=(Case(32, 1, 1), Case(32, 2, 4)),
             measure_s=min(self.measure_s, 0.05),
             exact_prompts=(5, 17),
             exact_tokens=min(self.exact_tokens, 33),

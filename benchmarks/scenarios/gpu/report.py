@@ -15,8 +15,6 @@ from benchmarks.scenarios.gpu.results import (
     Exactness,
     ForwardTime,
     ForwardTimes,
-    GraphTime,
-    GraphTimes,
     KernelTime,
     KernelTimes,
     Limits,
@@ -27,7 +25,6 @@ from benchmarks.scenarios.gpu.results import (
 from benchmarks.scenarios.gpu.serve import PLAIN_NAME
 from services.engine.config import Dtype
 
-NO_GRAPHS = "a CPU has no CUDA graphs"
 NO_KERNELS = "Triton compiles for GPUs only"
 KERNELS_GAIN = 1.2
 """Kernels stay if they are this many times as fast as torch; the geometric mean over models and cases."""
@@ -48,7 +45,6 @@ class Found:
     exact: Sequence[Exactness] | None = None
     forward: Sequence[ForwardTimes] | None = None
     kernels: Sequence[KernelTimes] | None = None
-    ceiling: Sequence[GraphTimes] | None = None
     serve: Sequence[Served] | None = None
     chosen: tuple[str, ...] = ()
     failures: dict[str, str] = field(default_factory=dict)
@@ -59,12 +55,6 @@ class _Forward(NamedTuple):
 
     model: str
     time: ForwardTime
-    limit_s: float | None
-
-
-class _Graph(NamedTuple):
-    model: str
-    time: GraphTime
     limit_s: float | None
 
 
@@ -114,7 +104,6 @@ def make_report(machine: Machine, plan: Plan, found: Found) -> Report:
         kernels=_table("Kernels", _KERNEL, kernels),
         kernels_gain=geometric_mean(each.gain for each in kernels) if kernels else None,
         wanted_gain=KERNELS_GAIN,
-        graphs=_table("Graphs", _GRAPH, list(_graphs(found))),
         serving=_table("Serving", _SERVED, list(_ways(found))),
         results=found,
     )
@@ -123,8 +112,6 @@ def make_report(machine: Machine, plan: Plan, found: Found) -> Report:
 def not_measured(plan: Plan, found: Found) -> Iterator[tuple[str, str]]:
     """Yield what the report lacks, each with the reason."""
     yield from found.failures.items()
-    if plan.device != GPU and "ceiling" in found.chosen:
-        yield "CUDA graphs", NO_GRAPHS
     if plan.device != GPU and "kernels" in found.chosen:
         yield "the kernels", NO_KERNELS
     if plan.device != GPU and "probe" in found.chosen:
@@ -164,13 +151,7 @@ def _forwards(found: Found) -> Iterator[_Forward]:
             yield _Forward(each.model, time, _limit_s(found, each.weight_bytes, time))
 
 
-def _graphs(found: Found) -> Iterator[_Graph]:
-    for each in found.ceiling or ():
-        for time in each.times:
-            yield _Graph(each.model, time, _limit_s(found, each.weight_bytes, time))
-
-
-def _limit_s(found: Found, weight_bytes: int, time: ForwardTime | GraphTime) -> float | None:
+def _limit_s(found: Found, weight_bytes: int, time: ForwardTime) -> float | None:
     if found.limits is None:
         return None
     case = Case(*time.case)
@@ -225,12 +206,6 @@ _KERNEL: tuple[Figure[_Kernel], ...] = (
     Figure("torch_ms", lambda k: _ms(k.time.torch_s), {"torch, ms": _MS}),
     Figure("kernels_ms", lambda k: _ms(k.time.kernels_s), {"kernels, ms": _MS}),
     Figure("gain", lambda k: k.gain, {"kernels by torch": "{:.2f}x"}),
-)
-_GRAPH: tuple[Figure[Any], ...] = (
-    *_CASE,
-    Figure("eager_ms", lambda f: _ms(f.time.eager_s), {"eager, ms": _MS}),
-    Figure("graph_ms", lambda f: _ms(f.time.graph_s), {"graph, ms": _MS}),
-    Figure("of_limit", lambda f: _of_limit(f.limit_s, f.time.graph_s), {"limit by graph": "{:.0%}"}),
 )
 _ATTENTION: tuple[Figure[AttentionCost], ...] = (
     Figure("rows", lambda a: a.rows, {"rows": "{}"}),

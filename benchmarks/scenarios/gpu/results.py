@@ -173,35 +173,6 @@ class KernelTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class GraphTime:
-    """The median times of one case.
-
-    Attributes:
-        eager_s: The static forward, operator by operator.
-        graph_s: The same in one CUDA graph; None on a CPU, which has no graphs.
-    """
-
-    case: Case
-    kv_bytes: int
-    eager_s: float
-    graph_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class GraphTimes:
-    """The static forwards of one model.
-
-    Attributes:
-        draft_s: A draft of 15 tokens of one sequence in one graph; None on a CPU.
-    """
-
-    model: str
-    weight_bytes: int
-    times: list[GraphTime]
-    draft_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class Turn:
     """Requests that were sent at once, with the same way of decoding.
 

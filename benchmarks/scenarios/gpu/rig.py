@@ -10,11 +10,10 @@ from benchmarks.aligned_pair.folders import PairFolders, ensure_pair
 from benchmarks.aligned_pair.recipe import Shape
 from benchmarks.scenarios.gpu.exact import measure_exactness
 from benchmarks.scenarios.gpu.forward import measure_forwards
-from benchmarks.scenarios.gpu.graphs import measure_graphs
 from benchmarks.scenarios.gpu.kernels import measure_kernels
 from benchmarks.scenarios.gpu.plan import CPU, GPU, Device, Plan
 from benchmarks.scenarios.gpu.probe import probe
-from benchmarks.scenarios.gpu.results import Exactness, ForwardTimes, GraphTimes, KernelTimes, Limits, Probe
+from benchmarks.scenarios.gpu.results import Exactness, ForwardTimes, KernelTimes, Limits, Probe
 from benchmarks.scenarios.gpu.timing import Timer, measure_limits
 from services.engine.loading.device import prepare_device
 
@@ -78,14 +77,6 @@ class Rig:
             found.append(measure_kernels(self._plan, model.name, folder, model.shape, self._timer))
             _release()
         return [each for each in found if each is not None]
-
-    def ceiling(self) -> list[GraphTimes]:
-        """Measure static forwards of both models."""
-        folders, found = self.pair(), list[GraphTimes]()
-        for model, folder in zip(self._models(), (folders.drafter, folders.target), strict=True):
-            found.append(measure_graphs(self._plan, model.name, folder, model.shape, self._timer))
-            _release()
-        return found
 
     def _models(self) -> tuple[_Model, _Model]:
         """Return drafter and target: the smaller model first, so that its figures come early."""

@@ -59,14 +59,6 @@ def _rejected(pairs: Pairs) -> dict[str, int]:
     return {reason: _total(pairs, f"rejected_by_{reason}") for reason in _REASONS}
 
 
-def _by_family(pairs: Pairs) -> list[Row]:
-    families: dict[str, list[tuple[Record, Record]]] = {}
-    for pair in pairs:
-        families.setdefault(family_of(pair[0].problem), []).append(pair)
-    family: Figure[Pairs] = Figure("family", lambda own: family_of(own[0][0].problem))
-    return make_rows((family, *_SOLVED), families.values())
-
-
 def _total(pairs: Pairs, name: str) -> int:
     return sum(getattr(run.statistics, name) for run in _runs(pairs))
 
@@ -89,20 +81,12 @@ FIGURES: tuple[Figure[Pairs], ...] = (
     Figure("retention", _retention, {"retention, %": _points}),
     Figure("changed", _changed, {"lost / gained": "{}"}),
     Figure("tau", _tau, {"tau": "{0.value:.2f} ({0.low:.2f} to {0.high:.2f})"}),
-    Figure(
-        "lost_after_content",
-        lambda pairs: sum(any(rescue.is_content for rescue in run.rescues) for run in _lost(pairs)),
-    ),
     Figure("emitted", lambda pairs: _total(pairs, "emitted")),
     Figure("rescued", lambda pairs: _total(pairs, "rescued")),
     Figure(
         "rescued_share",
         lambda pairs: share(_total(pairs, "rescued"), _total(pairs, "emitted")),
         {"rescued": "{:.2%}"},
-    ),
-    Figure(
-        "rescued_content",
-        lambda pairs: sum(rescue.is_content for run in _runs(pairs) for rescue in run.rescues),
     ),
     Figure(
         "rejected",
@@ -114,13 +98,10 @@ FIGURES: tuple[Figure[Pairs], ...] = (
         },
     ),
     Figure("carried", lambda pairs: _total(pairs, "carried"), {"carried": "{:,}"}),
-    Figure("families", _by_family),
 )
 """The figures of one setting, over the problems measured under both this setting and plain decoding.
 
-`lost_after_content` counts lost problems whose response has a digit that was rescued, or rescued against;
-`rescued_content` rescued tokens with a digit in them or in the target's choice; `carried` rounds that left a
-window open.
+`carried` counts rounds that left a window open.
 """
 
 
@@ -142,11 +123,6 @@ def tau_ratio(runs: Mapping[str, Record], others: Mapping[str, Record]) -> Inter
         return share(tau, share(other_tokens[drawn].sum(), other_rounds[drawn].sum()))
 
     return _interval(len(problems), ratio)
-
-
-def family_of(problem: str) -> str:
-    """Return the family that a problem's id names."""
-    return problem.split("-")[1]
 
 
 def _drafted(records: Sequence[Record]) -> tuple[Floats, Floats]:

@@ -1,6 +1,6 @@
 """The problems, and the response to each of them under a setting."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -9,7 +9,6 @@ from benchmarks.harness.client import generate
 from benchmarks.scenarios.quality.settings import Setting
 from demo.corpus import Family, Split, problems
 from fly.response import Statistics
-from fly.types import Token, Verdict
 from flyserve.bench.progress import Advance
 from flyserve.bench.tasks import Task, render
 from flyserve.client import Client
@@ -31,48 +30,13 @@ def draw_tasks(split: Split, count: int) -> list[Task]:
 
 
 @dataclass(frozen=True, slots=True)
-class Rescue:
-    """A token that FLy accepted against the target's choice.
-
-    Attributes:
-        start: Offset of its text in the response.
-        text: Its text.
-        choice: Text of the target's choice.
-        entropy: Entropy of the target at this position.
-    """
-
-    start: int
-    text: str
-    choice: str
-    entropy: float
-
-    @property
-    def is_content(self) -> bool:
-        """True if either text has a digit: in these tasks wording is free, but a digit never is."""
-        return any(character.isdigit() for character in self.text + self.choice)
-
-
-@dataclass(frozen=True, slots=True)
 class Record:
     """One problem under one setting."""
 
     problem: str
     is_solved: bool
     seconds: float
-    response: str
-    rescues: tuple[Rescue, ...]
     statistics: Statistics
-
-
-def find_rescues(tokens: Iterable[Token]) -> tuple[Rescue, ...]:
-    """Return every rescued token of a response with its place in the text."""
-    rescues, start = [], 0
-    for token in tokens:
-        if token.verdict is Verdict.RESCUED:
-            assert token.entropy is not None, "a rule with rescues needs entropies"
-            rescues.append(Rescue(start, token.text, token.choice_text, token.entropy))
-        start += len(token.text)
-    return tuple(rescues)
 
 
 def measure_all(
@@ -100,8 +64,6 @@ def measure(client: Client, setting: Setting, task: Task) -> Record:
         problem=task.id,
         is_solved=task.is_solved_by(response.text),
         seconds=seconds,
-        response=response.text,
-        rescues=find_rescues(response.tokens),
         statistics=response.statistics,
     )
 

@@ -1,4 +1,4 @@
-"""The figures of every group of settings, examples of rescues, and the report. Pure."""
+"""The figures of every group of settings, and the report. Pure."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.harness.plot import Points, line_chart
 from benchmarks.harness.report import Figure, Report, Row, Table
 from benchmarks.scenarios.quality.figures import FIGURES, summarize, tau_ratio
-from benchmarks.scenarios.quality.measure import Record, Rescue
+from benchmarks.scenarios.quality.measure import Record
 from benchmarks.scenarios.quality.settings import Group, Plan
 from fly.messages import ModelInfo
 from fly.response import DeploymentInfo
@@ -17,8 +17,6 @@ from flyserve.bench.tasks import Task
 
 Records = Mapping[str, Mapping[str, Record]]
 """Records by the setting's key and by problem."""
-_WITH_EXAMPLES = "flyserve, carry"
-_MOST_EXAMPLES = 2
 
 
 @dataclass(frozen=True)
@@ -32,27 +30,11 @@ class TauRatio:
 
 
 @dataclass(frozen=True)
-class Example:
-    """One problem whose response has rescued tokens."""
-
-    task: Task
-    record: Record
-
-    @property
-    def lines(self) -> list[str]:
-        """Lines of the problem, of the response with its rescued tokens marked, and of the answer."""
-        lines = [line for line in marked(self.record).splitlines() if line.strip()]
-        return [self.task.prompt, "", *lines, "", f"Right answer: {self.task.answer}"]
-
-
-@dataclass(frozen=True)
 class GroupResult:
-    """A group's figures; only rules side by side have examples, only sweeps with lines have ratios."""
+    """A group's figures; only sweeps with lines have ratios."""
 
     group: Group
     rows: tuple[Row, ...]
-    right: tuple[Example, ...] = ()
-    wrong: tuple[Example, ...] = ()
     ratios: tuple[TauRatio, ...] = ()
 
 
@@ -76,10 +58,7 @@ def _collect(group: Group, tasks: Sequence[Task], records: Records) -> GroupResu
         Row(setting=setting, **vars(summarize(own[setting.key], own[group.baseline(setting).key])))
         for setting in group.settings
     )
-    if group.is_sweep:
-        return GroupResult(group, rows, ratios=tuple(_ratios(group, own)))
-    setting = next(setting for setting in group.settings if setting.line == _WITH_EXAMPLES)
-    return GroupResult(group, rows, *_examples(tasks, own[setting.key], own[group.baseline(setting).key]))
+    return GroupResult(group, rows, ratios=tuple(_ratios(group, own)))
 
 
 def _ratios(group: Group, own: Records) -> Iterator[TauRatio]:
@@ -91,44 +70,6 @@ def _ratios(group: Group, own: Records) -> Iterator[TauRatio]:
             if other.value == setting.value and other.line != setting.line:
                 ratio = tau_ratio(own[setting.key], own[other.key])
                 yield TauRatio(setting.line, other.line, setting.value, ratio)
-
-
-def _examples(
-    tasks: Sequence[Task], runs: Mapping[str, Record], baseline: Mapping[str, Record]
-) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
-    """Return problems that plain decoding solves and whose response has rescues: solved ones, and lost ones.
-
-    Solved ones with few rescues come first, and lost ones with a rescued digit.
-    """
-    found = [
-        Example(task, runs[task.id])
-        for task in tasks
-        if task.id in runs and task.id in baseline and baseline[task.id].is_solved and runs[task.id].rescues
-    ]
-    right = sorted((e for e in found if e.record.is_solved), key=lambda e: len(e.record.rescues))
-    wrong = sorted(
-        (e for e in found if not e.record.is_solved),
-        key=lambda e: not any(rescue.is_content for rescue in e.record.rescues),
-    )
-    return tuple(right[:_MOST_EXAMPLES]), tuple(wrong[:_MOST_EXAMPLES])
-
-
-def marked(record: Record) -> str:
-    """Return the response with every rescued token in brackets, followed by the target's choice."""
-    text, at = "", 0
-    for rescue in record.rescues:
-        end = rescue.start + len(rescue.text)
-        if rescue.start < at or end > len(record.response):
-            continue
-        text += record.response[at : rescue.start] + _bracketed(rescue)
-        at = end
-    return text + record.response[at:]
-
-
-def _bracketed(rescue: Rescue) -> str:
-    shown, choice = rescue.text.strip() or rescue.text, rescue.choice.strip() or rescue.choice
-    lead = " " if rescue.text.startswith(" ") else ""
-    return f"{lead}[{shown} | {choice}]"
 
 
 def make_report(plan: Plan, deployment: DeploymentInfo, results: Sequence[GroupResult]) -> Report:

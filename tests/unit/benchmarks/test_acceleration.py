@@ -121,8 +121,8 @@ def test_runs_are_the_same_after_they_were_kept(tmp_path: Path) -> None:
 
 
 def results(suffix_s: float = 0.5) -> dict[str, Runs]:
-    def of(seconds: float, **figures: float) -> list[Run]:
-        return [run(p, seconds, drafter_forwards=100, **figures) for p in range(3)]
+    def of(seconds: float) -> list[Run]:
+        return [run(p, seconds, drafter_forwards=100) for p in range(3)]
 
     demo = {name: of(1.0) for name in grid(())[1]} | {
         SUFFIX: [run(p, suffix_s, drafter_forwards=40) for p in range(3)]

@@ -9,23 +9,20 @@ import pytest
 
 from benchmarks.harness.client import PLAIN
 from benchmarks.scenarios.quality import Plan, plan_work
-from benchmarks.scenarios.quality.figures import family_of, summarize, tau_ratio
+from benchmarks.scenarios.quality.figures import summarize, tau_ratio
 from benchmarks.scenarios.quality.measure import (
     Record,
-    Rescue,
     draw_tasks,
-    find_rescues,
     measure,
     measure_all,
 )
-from benchmarks.scenarios.quality.report import charts_of, collect, make_report, marked
+from benchmarks.scenarios.quality.report import charts_of, collect, make_report
 from benchmarks.scenarios.quality.settings import CARRY, HARD, MAIN, Group, Setting, make_groups
 from demo.corpus import Split
 from demo.tasks import Task
 from fly.errors import InvalidRequest
 from fly.messages import ModelInfo, Role
 from fly.response import DeploymentInfo, Statistics
-from fly.types import Token, Verdict
 from tests.unit.benchmarks.answering_client import AnsweringClient
 
 MODEL = ModelInfo(
@@ -45,7 +42,7 @@ DEPLOYMENT = DeploymentInfo(target=MODEL, drafter=MODEL, presets=("flyserve",))
 
 
 def record(problem: str, is_solved: bool = True, **figures: Any) -> Record:
-    return Record(problem, is_solved, 1.0, "text", (), Statistics(emitted=10, **figures))
+    return Record(problem, is_solved, 1.0, Statistics(emitted=10, **figures))
 
 
 def test_settings_cover_the_questions() -> None:
@@ -90,21 +87,7 @@ def test_problems_are_balanced_and_the_first_of_a_longer_draw() -> None:
     few, many = draw_tasks(Split.HELD_OUT, 6), draw_tasks(Split.HELD_OUT, 30)
     assert many[:6] == few and len({task.id for task in many}) == 30
     assert set(Counter(task.family for task in many).values()) == {10}
-    assert [family_of(task.id) for task in few] == [task.family.value for task in few]
     assert draw_tasks(Split.HARD, 3) != few[:3]
-
-
-def test_rescues_are_found_where_they_stand() -> None:
-    tokens = [
-        Token(1, Verdict.EXACT, 1, 0.0, "a 1"),
-        Token(2, Verdict.RESCUED, 3, 0.9, " then", " next"),
-        Token(4, Verdict.RESCUED, 5, 0.8, " 12", " 13"),
-    ]
-    rescues = find_rescues(tokens)
-    assert rescues == (Rescue(3, " then", " next", 0.9), Rescue(8, " 12", " 13", 0.8))
-    assert [rescue.is_content for rescue in rescues] == [False, True]
-    run = Record("p", True, 1.0, "a 1 then 12", rescues, Statistics())
-    assert marked(run) == "a 1 [then | next] [12 | 13]"
 
 
 def test_problems_are_sent_several_at_a_time_and_recorded_in_their_order() -> None:
@@ -148,8 +131,6 @@ def test_figures_are_against_the_same_problems() -> None:
     assert figures.retention.value == pytest.approx(1.0)
     assert (figures.tau.value, figures.tau.low) == (6.0, 6.0)
     assert figures.rescued_share == 0.1
-    (family,) = figures.families
-    assert (family.family, family.lost, family.gained) == ("trace", 4, 4)
     assert summarize(baseline, baseline).difference == summarize(runs, runs).difference
 
 
@@ -168,7 +149,7 @@ def test_a_ratio_of_taus_is_of_the_problems_that_both_have() -> None:
     assert (ratio.value, ratio.low, ratio.high) == (1.5, 1.5, 1.5)
 
 
-def test_the_report_says_what_is_lost_and_shows_rescues(tmp_path: Path) -> None:
+def test_the_report_has_the_figures_of_every_setting(tmp_path: Path) -> None:
     tasks = draw_tasks(Split.HELD_OUT, 12)
     groups = [(group, tasks) for group in make_groups([MAIN, "draft_length"])]
     client = AnsweringClient(tasks)
@@ -180,13 +161,10 @@ def test_the_report_says_what_is_lost_and_shows_rescues(tmp_path: Path) -> None:
     report = make_report(Plan(), DEPLOYMENT, collect(groups, records))
     path = report.write(tmp_path / "docs", tmp_path / "docs")
     text = path.read_text(encoding="utf-8")
-    assert "| flyserve, carry | 50.0% |" in text and "Losses by family" in text
+    assert "| flyserve, carry | 50.0% |" in text
     assert "`models/big`" in text and "someone" not in text
     assert "someone" not in (tmp_path / "docs/quality.json").read_text()
-    assert "A rescue that was right" in text and "A rescue that was wrong" in text
-    assert "[7 | 8]" in text
     assert "| draft length | reject | shrink | vllm |" in text and "| 25 | 1.000 (1.000 to 1.000) |" in text
-    assert "In 6 of the 6 lost problems a digit was rescued" in text
     data = json.loads((tmp_path / "docs/quality.json").read_text())
     carry = next(row for row in data["groups"][MAIN] if row["line"] == "flyserve, carry")
     assert (carry["figures"]["lost"], carry["speculation"]["preset"]) == (6, "flyserve")
@@ -199,7 +177,7 @@ def test_a_measurement_keeps_the_seed_of_its_problem() -> None:
     (task, *_) = draw_tasks(Split.HELD_OUT, 1)
     client = AnsweringClient([task])
     measured = measure(client, Setting("plain", PLAIN), task)  # type: ignore[arg-type]
-    assert (measured.problem, measured.is_solved, measured.rescues) == (task.id, True, ())
+    assert (measured.problem, measured.is_solved) == (task.id, True)
 
 
 def test_words_for_values_make_no_chart() -> None:
