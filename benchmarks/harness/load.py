@@ -242,15 +242,6 @@ def cut_window(
     )
 
 
-def slices(streams: Iterable[Stream], begin_s: float, end_s: float, count: int) -> tuple[int, ...]:
-    """Return the tokens that arrived in each of `count` equal parts of a window."""
-    counts, length_s = [0] * count, (end_s - begin_s) / count
-    for time_s, tokens in itertools.chain.from_iterable(stream.arrivals for stream in streams):
-        if begin_s <= time_s < end_s:
-            counts[min(count - 1, int((time_s - begin_s) / length_s))] += tokens
-    return tuple(counts)
-
-
 def _gaps(streams: Iterable[Stream]) -> Iterator[tuple[float, float, int]]:
     """Yield (time of tokens, seconds since the previous ones, number of tokens)."""
     for stream in streams:

@@ -10,17 +10,8 @@ from benchmarks.harness.report import AROUND, TIMES, Figure, Report, Row, Table,
 from benchmarks.harness.runs import FIGURES, Run, Runs, compare, forwards_per_token
 from benchmarks.harness.statistics import Goal, median_ratio
 from benchmarks.scenarios.acceleration.masks import FORWARD_S, MASKED, UNMASKED, VOCABULARY, Seconds
-from benchmarks.scenarios.acceleration.measure import (
-    ASKED,
-    EACH,
-    FIRST,
-    FIRST_ALONE,
-    FREE_DRAFTS,
-    SCHEMA,
-    SECOND,
-    SECOND_ALONE,
-    TIER,
-)
+from benchmarks.scenarios.acceleration.measure import ASKED, EACH, FREE_DRAFTS, SCHEMA, TIER
+from benchmarks.scenarios.acceleration.passes import FIRST, FIRST_ALONE, SECOND, SECOND_ALONE
 from benchmarks.scenarios.acceleration.plan import (
     AGREEMENT,
     AHEAD,

@@ -21,10 +21,10 @@ from benchmarks.scenarios.acceleration.masks import (
     draw_response,
     large_tokenizer,
 )
-from benchmarks.scenarios.acceleration.measure import (
+from benchmarks.scenarios.acceleration.measure import GRAMMAR
+from benchmarks.scenarios.acceleration.passes import (
     FIRST,
     FIRST_ALONE,
-    GRAMMAR,
     SECOND,
     SECOND_ALONE,
     measure_passes,
