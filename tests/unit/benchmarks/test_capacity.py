@@ -162,6 +162,6 @@ def test_deployments_are_compared_with_the_smallest_of_the_same_setting(tmp_path
 
 def test_the_largest_deployment_is_measured_alone() -> None:
     smaller, largest = PLAN.stages
-    assert [each.targets for each in largest.deployments] == [64] and largest.dilation == 64.0
+    assert [each.targets for each in largest.deployments] == [64] and largest.dilation == 100.0
     assert [each.targets for each in smaller.deployments] == [1, 4, 16, 4, 4, 4, 4]
     assert {each.streams for each in smaller.deployments} == {31, 124, 496, 4, 32}
