@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
 
 from fly.errors import FlyServeError, InvalidRequest
 from fly.grammar import Grammar, GrammarKind
@@ -12,6 +13,8 @@ from fly.types import FinishReason
 from flyserve import AsyncClient, Response
 from tests.contract.grammar_rig import of_lark, of_regex, of_schema, serving_pair
 from tests.support.loop_monitor import assert_short_pieces
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CLIENTS = 32
 PROMPT = "Q: Tom has 3 apples and eats 1. How many are left?\n"
@@ -38,7 +41,7 @@ HOSTILE = {
 }
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client() -> AsyncIterator[AsyncClient]:
     async with serving_pair() as (router, _), AsyncClient(router.address) as client:
         yield client
