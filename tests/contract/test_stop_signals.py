@@ -17,8 +17,6 @@ import pytest
 
 from tests.support.processes import ROOT, TARGET_MODEL
 
-pytestmark = pytest.mark.timeout(900)
-
 HANG_S = 800.0
 """Ends a test that hangs; no test depends on its length."""
 AS_PROCESS_1 = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")

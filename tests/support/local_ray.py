@@ -74,7 +74,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "TMPDIR": tempfile.gettempdir()}
     environment.pop("RAY_AUTH_TOKEN")
     return subprocess.run(
-        [flyserve, *arguments], env=environment, capture_output=True, text=True, timeout=240
+        [flyserve, *arguments], env=environment, capture_output=True, text=True, timeout=600
     )
 
 

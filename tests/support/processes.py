@@ -45,7 +45,7 @@ def service(module: str, *flags: str, python: str = sys.executable) -> Iterator[
         finally:
             process.terminate()
             try:
-                process.communicate(timeout=240)
+                process.communicate(timeout=600)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.communicate()

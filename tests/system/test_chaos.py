@@ -12,8 +12,6 @@ from tests.contract.fakes import VOCAB_SIZE, save_tokenizer
 from tests.support.processes import ServiceProcess, service
 from tests.support.streams import Streams
 
-pytestmark = pytest.mark.timeout(600)
-
 NUM_STREAMS, NUM_TOKENS = 64, 60
 KILLS = 4
 TIMEOUT_S = 500

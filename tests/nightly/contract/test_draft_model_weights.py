@@ -113,7 +113,6 @@ async def caches_a_response(address: str) -> None:
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("engine", ["suffix", "ngram"])
 async def test_it_equals_plain_decoding_of_its_model_for_every_parameter(engine: str) -> None:
     async with deployment(DRAFTER_MODEL) as rig:

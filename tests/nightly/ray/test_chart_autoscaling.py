@@ -14,8 +14,6 @@ from orchestration.local.local_ray import temporary_folder
 from tests.chart.charts import EXAMPLES, Manifest, one, rendered
 from tests.nightly.ray.cluster_rig import FOLDER, SIMULATED, Running, model
 
-pytestmark = pytest.mark.timeout(300)
-
 BY_NAME = {example.stem: example for example in EXAMPLES}
 SHARED = {Role.TARGET: "standins:SharedStandIn", Role.DRAFTER: "standins:StandInDrafter"}
 

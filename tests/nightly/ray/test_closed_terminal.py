@@ -10,12 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-import pytest
 
 from tests.support.leftovers import MarkedCommand
 from tests.support.processes import ROOT, TARGET_MODEL
-
-pytestmark = pytest.mark.timeout(900)
 
 _HANG_S = 800.0
 _PROGRAM = """

@@ -31,8 +31,6 @@ from tests.nightly.ray.cluster_rig import (
 )
 from tests.support.processes import TARGET_MODEL, service
 
-pytestmark = pytest.mark.timeout(240)
-
 
 @pytest.fixture(autouse=True)
 def _leaves_nothing() -> None:
@@ -85,7 +83,7 @@ def run(nodes: Nodes, *arguments: str, **environment: str) -> subprocess.Complet
     name, *more = arguments
     words = [flyserve, name, "--ray-address", nodes.address, *more]
     return subprocess.run(
-        words, env={**os.environ, **environment}, capture_output=True, text=True, timeout=100
+        words, env={**os.environ, **environment}, capture_output=True, text=True, timeout=600
     )
 
 

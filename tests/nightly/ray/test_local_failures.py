@@ -29,7 +29,7 @@ def test_a_drafter_without_a_model_is_scaled_and_a_router_that_ends_too_often_is
     options = replace(OPTIONS, router_restarts=RestartLimit(1, 3600.0))
     with local_deployment(deployment, quiet, options) as running:
         with grpc.insecure_channel(by_name(running)["drafter-0"][0]) as channel:
-            info, load = info_from_wire(DrafterStub(channel).Info(common_pb2.InfoRequest(), timeout=60))
+            info, load = info_from_wire(DrafterStub(channel).Info(common_pb2.InfoRequest(), timeout=600))
         assert (info.role, info.architecture, info.max_sequences) == (Role.DRAFTER, "suffix", 64)
         assert load.kv_capacity
         assert command("scale", "drafter=2").strip() == "drafter.replicas: 1 -> 2 (scales the tier)"

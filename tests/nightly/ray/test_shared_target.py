@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
-import pytest
 import torch
 from transformers import LlamaForCausalLM
 
@@ -92,7 +91,6 @@ def generation(running: LocalDeployment) -> int:
     return ready.get("target-0", 0)
 
 
-@pytest.mark.timeout(900)
 def test_two_shards_respond_like_one_process_and_a_lost_one_is_replaced() -> None:
     problems = load_tasks(NUM_PROBLEMS)
     options = LocalOptions(startup_timeout_s=240.0)
@@ -124,7 +122,7 @@ def test_heads_that_cannot_be_divided_are_rejected_in_one_line(tmp_path: Path) -
     file = tmp_path / "deployment.yaml"
     file.write_text(f"target: {{model: {TARGET_MODEL}, shards: 4}}\nrouter: {{grpc_port: 0}}\n")
     command = [str(Path(sys.executable).with_name("flyserve")), "up", str(file)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 2
     (line,) = [line for line in done.stderr.splitlines() if line.strip()]
     assert "target-0 cannot be started" in line

@@ -11,8 +11,6 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.support.processes import ROOT
 
-pytestmark = pytest.mark.timeout(600)
-
 BLOCK, DRAFT, VOCAB_SIZE = 32, 15, 640
 
 

@@ -17,8 +17,6 @@ from flyserve import Client, SpeculationParams
 from tests.nightly.vllm.vllm_rig import vllm_deployment, vllm_python, vllm_service
 from tests.support.processes import ROOT, TARGET_MODEL, ServiceProcess, router_of
 
-pytestmark = pytest.mark.timeout(900)
-
 EXACT = SpeculationParams(mode=Mode.EXACT)
 STREAMS, MAX_NEW_TOKENS, GONE_WITHIN_S = 8, 96, 20
 

@@ -18,8 +18,6 @@ from tests.nightly.vllm.vllm_rig import vllm_python
 from tests.support.comparison import assert_only_a_tie, differences, gap_after, prompt_ids
 from tests.support.processes import TARGET_MODEL
 
-pytestmark = pytest.mark.timeout(900)
-
 NEW_TOKENS, STREAMS = 200, (1, 16)
 
 

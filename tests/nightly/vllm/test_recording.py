@@ -3,12 +3,8 @@
 import os
 import subprocess
 
-import pytest
-
 from tests.nightly.vllm.vllm_rig import vllm_python
 from tests.support.processes import ROOT
-
-pytestmark = pytest.mark.timeout(600)
 
 
 def test_the_recording_has_not_drifted() -> None:

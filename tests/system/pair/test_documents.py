@@ -48,7 +48,7 @@ def environment(deployment: Deployment) -> dict[str, str]:
 def test_a_snippet_runs(snippet: Snippet, deployment: Deployment) -> None:
     command = (*INTERPRETERS[snippet.language], typed(snippet.code, deployment))
     ran = subprocess.run(
-        command, cwd=ROOT, env=environment(deployment), capture_output=True, text=True, timeout=120
+        command, cwd=ROOT, env=environment(deployment), capture_output=True, text=True, timeout=600
     )
     assert ran.returncode == 0, ran.stderr
     assert snippet.prints in ran.stdout.replace("\n", " ")
@@ -97,7 +97,7 @@ def help_of(head: tuple[str, ...]) -> str:
         },
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout

@@ -16,7 +16,7 @@ def run(name: str, address: str, typed: str = "") -> str:
         input=typed,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr

@@ -26,7 +26,7 @@ def target() -> LlamaForCausalLM:
 
 @pytest.fixture(scope="module")
 def http(deployment: Deployment) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=deployment.router.urls[0], timeout=240) as client:
+    with httpx2.Client(base_url=deployment.router.urls[0], timeout=600) as client:
         yield client
 
 

@@ -41,7 +41,7 @@ class Single:
 
     def assert_stopped(self) -> None:
         """Wait until it has ended by itself, in order and without a trace."""
-        assert self.process.wait(timeout=240) == 0
+        assert self.process.wait(timeout=600) == 0
         assert self.messages[-2].startswith("stopping: running responses have 300 s to finish")
         assert self.messages[-1] == "stopped"
         assert self.command.leftovers() == []
@@ -135,7 +135,7 @@ def test_serve_in_one_process_has_the_openai_api_until_ctrl_c(tmp_path: Path) ->
     ports = ("--port", "0", "--grpc-port", "0")
     with single_process(tmp_path, "serve", str(TARGET_MODEL), "--draft", "suffix", *ports) as running:
         (url,) = (line.split()[-1] for line in running.messages if line.startswith("OpenAI API"))
-        with OpenAI(base_url=url, api_key="none", max_retries=0, timeout=240) as client:
+        with OpenAI(base_url=url, api_key="none", max_retries=0, timeout=600) as client:
             (model,) = (model.id for model in client.models.list() if not model.id.endswith("-draft"))
             parts = client.completions.create(
                 model=model,

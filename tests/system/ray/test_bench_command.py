@@ -24,7 +24,7 @@ def test_the_demo_runs_and_leaves_no_process(tmp_path: Path) -> None:
     ]
     marked = MarkedCommand()
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=280, env=marked.environment
+        command, cwd=ROOT, capture_output=True, text=True, timeout=600, env=marked.environment
     )
     assert done.returncode == 0, done.stderr
     for setting in SETTINGS:

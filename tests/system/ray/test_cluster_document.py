@@ -10,14 +10,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
-import pytest
 
 from orchestration.local.local_ray import temporary_folder
 from tests.support.documents import snippets
 from tests.support.leftovers import MarkedCommand
 from tests.support.processes import ROOT
-
-pytestmark = pytest.mark.timeout(300)
 
 BIN = Path(sys.executable).parent
 PROMPT = "Karl has 7 books. Now Karl loses 3 books. How many books does Karl have now?\n"
@@ -77,12 +74,12 @@ def _end(processes: list[psutil.Process]) -> None:
     for process in found:
         with suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(found, timeout=240)
+    psutil.wait_procs(found, timeout=600)
 
 
 def flyserve(environment: dict[str, str], *arguments: str) -> str:
     command = (str(BIN / "flyserve"), *arguments)
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
