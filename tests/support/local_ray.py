@@ -17,13 +17,15 @@ from orchestration.local.runner import LocalDeployment, LocalOptions
 from services.common.config import parse
 from tests.support.processes import ROOT
 
+HANG_S = 600.0
+"""Ends a test that hangs; no test depends on its length."""
 FOLDER = ROOT / "tests" / "support" / "ray_actors"
 STANDINS = {
     Role.TARGET: "standins:StandIn",
     Role.DRAFTER: "standins:StandInDrafter",
     Role.SUB_DRAFTER: "standins:StandInSubDrafter",
 }
-OPTIONS = LocalOptions(actors=STANDINS, router="standin_router")
+OPTIONS = LocalOptions(actors=STANDINS, router="standin_router", startup_timeout_s=HANG_S)
 
 
 @pytest.fixture
@@ -47,7 +49,7 @@ def small(deployment: Deployment) -> Deployment:
     return deployment.model_copy(update={"target": target, "drafter": None, "sub_drafter": None})
 
 
-def eventually(condition: Callable[[], bool], timeout_s: float = 120.0) -> None:
+def eventually(condition: Callable[[], bool], timeout_s: float = HANG_S) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true in time"
@@ -74,7 +76,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "TMPDIR": tempfile.gettempdir()}
     environment.pop("RAY_AUTH_TOKEN")
     return subprocess.run(
-        [flyserve, *arguments], env=environment, capture_output=True, text=True, timeout=600
+        [flyserve, *arguments], env=environment, capture_output=True, text=True, timeout=HANG_S
     )
 
 

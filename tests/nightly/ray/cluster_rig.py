@@ -124,7 +124,7 @@ class Running:
     def rows(self) -> dict[str, ReplicaStatus]:
         return {row.replica: row for row in self.status().replicas}
 
-    def until(self, condition: Callable[[Sequence[ReplicaStatus]], bool], within_s: float = 120.0) -> float:
+    def until(self, condition: Callable[[Sequence[ReplicaStatus]], bool], within_s: float = 600.0) -> float:
         """Return the seconds until the condition is true; retry while the controller is being restarted."""
         from fly.errors import NotReady
 
@@ -142,7 +142,7 @@ class Running:
             f"not in {within_s} s: {[(r.replica, r.generation, r.state, r.detail) for r in rows]}"
         )
 
-    def until_complete(self, within_s: float = 120.0) -> float:
+    def until_complete(self, within_s: float = 600.0) -> float:
         """Return the seconds until every desired replica is ready and no other exists."""
 
         def is_complete(rows: Sequence[ReplicaStatus]) -> bool:
@@ -158,7 +158,7 @@ class Running:
             counts = (roles.count(Role.TARGET), roles.count(Role.DRAFTER))
             return counts == (targets, drafters) and len(rows) == targets + drafters
 
-        return self.until(are_ready, within_s=60)
+        return self.until(are_ready, within_s=600)
 
     def down(self) -> None:
         stop_controller(self.handle, 0.0, 30.0)

@@ -27,7 +27,7 @@ def _commands_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_deployment_file_of_the_cpu_example_starts(tmp_path: Path) -> None:
     manifests = rendered(tmp_path, None, CPU_DEMO)
     file = deployment_file(manifests, tmp_path)
-    with serving(["flyserve", "up", str(file), "--startup-timeout-s", "400"]) as address:
+    with serving(["flyserve", "up", str(file), "--startup-timeout-s", "800"]) as address:
         assert "books" in generated(manifests, address)
 
 

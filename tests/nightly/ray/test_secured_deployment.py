@@ -36,7 +36,7 @@ def test_a_deployment_with_certificates_and_keys_serves_only_clients_that_have_t
         "security": {"tls": tls, "auth_tokens_file": "keys.yaml"},
     }
     file.write_text(yaml.safe_dump(config), encoding="utf-8")
-    options = LocalOptions(actors={**ACTORS, **SIMULATED})
+    options = LocalOptions(actors={**ACTORS, **SIMULATED}, startup_timeout_s=600.0)
     with local_deployment(load_deployment(file), lambda status: None, options) as running:
         address = running.address.replace("127.0.0.1", "localhost")
         trust = Tls(root=tmp_path / "ca.pem")

@@ -42,7 +42,7 @@ SHARED = {
 }
 
 
-def eventually(condition: Callable[[], bool], timeout_s: float = 120.0) -> None:
+def eventually(condition: Callable[[], bool], timeout_s: float = 600.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true in time"
@@ -93,7 +93,7 @@ def generation(running: LocalDeployment) -> int:
 
 def test_two_shards_respond_like_one_process_and_a_lost_one_is_replaced() -> None:
     problems = load_tasks(NUM_PROBLEMS)
-    options = LocalOptions(startup_timeout_s=240.0)
+    options = LocalOptions(startup_timeout_s=600.0)
     with local_deployment(parse(Deployment, SHARED, "test"), lambda status: None, options) as running:
         found = responses(running.address, problems)
         with Client(running.address) as client:

@@ -32,7 +32,7 @@ def test_the_secured_example_serves_with_its_secrets_and_reloads_them(
     places = {word: word.replace(SECRETS, here[SECRETS]) for word in words if word.startswith(SECRETS)}
     assert len(places) == 3
     monkeypatch.setenv("FLYSERVE_TOKEN", fill(secrets, tmp_path / "first"))
-    with serving(["flyserve", "up", str(file), "--startup-timeout-s", "400"]) as address:
+    with serving(["flyserve", "up", str(file), "--startup-timeout-s", "800"]) as address:
         address = address.replace("127.0.0.1", "localhost")
         assert "books" in generated(manifests, address, **places)
         with grpc.insecure_channel(f"127.0.0.1:{health_port}") as channel:
