@@ -1,10 +1,13 @@
 """Public gRPC service: converts requests and responses from and to the wire."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from google.protobuf.message import Message
+
+from fly.errors import FieldViolation, refuse
 from fly.request import GenerateRequest
 from fly.response import Chunk, Response, join_chunks
 from protos.flyserve.v1 import common_pb2, generation_pb2, generation_pb2_grpc
@@ -15,13 +18,25 @@ from protos.wire.generation import (
     response_to_wire,
     text_tokens_to_wire,
 )
+from router.config import LimitsConfig
 from router.cost import cpu_s, num_values, off_loop
 from router.security.peers import set_peer
 from router.service import GenerationService, Header
-from router.wire_lists import check_lists
 from services.common.telemetry.tracing import traceparent_in
 
 SERVICE_NAME = "flyserve.v1.Generation"
+
+LIST_LIMITS: Mapping[str, str | int] = {
+    "TokenIds.ids": "prompt_characters",
+    "GenerateRequest.stop": "stop_strings",
+    "SamplingParams.stop_token_ids": "listed_tokens",
+    "SamplingParams.logit_bias": "listed_tokens",
+    "SpeculationParams.exact_in": 64,
+    "Resumption.choices": "choices",
+    "ReceivedChoice.token_ids": "max_new_tokens",
+    "TokenizeRequest.messages": "items",
+}
+"""Key of `router.limits`, or a number, by message and field."""
 
 
 class GenerationServicer(generation_pb2_grpc.GenerationServicer):
@@ -93,3 +108,29 @@ def _cost_s(request: generation_pb2.GenerateRequest, chunks: Sequence[Chunk]) ->
     """Return the estimated CPU seconds of converting chunks; streamed ones without a prompt are short."""
     of_prompt = num_values(sum(len(chunk.prompt) for chunk in chunks), request.prompt_logprobs)
     return cpu_s(values=of_prompt + num_values(sum(len(chunk.tokens) for chunk in chunks), request.logprobs))
+
+
+def check_lists(message: Message, limits: LimitsConfig) -> None:
+    """Raise InvalidRequest with the lists and maps of a request that have too many items."""
+    refuse(_violations(message, limits, ""))
+
+
+def _violations(message: Any, limits: LimitsConfig, path: str) -> Iterator[FieldViolation]:
+    for field, value in message.ListFields():
+        name = f"{path}{field.name}"
+        if not field.is_repeated:
+            if field.message_type is not None:
+                yield from _violations(value, limits, f"{name}.")
+        elif found := _excess(field, len(value), limits):
+            yield FieldViolation(name, found)
+        elif field.message_type is not None and not field.message_type.GetOptions().map_entry:
+            for index, item in enumerate(value):
+                yield from _violations(item, limits, f"{name}[{index}].")
+
+
+def _excess(field: Any, number: int, limits: LimitsConfig) -> str:
+    """Return the description of a list that has too many items, else an empty text."""
+    limit = LIST_LIMITS[f"{field.containing_type.name}.{field.name}"]
+    most = limit if isinstance(limit, int) else int(getattr(limits, limit))
+    key = "" if isinstance(limit, int) else f" (router.limits.{limit})"
+    return f"has {number} items, at most {most} are allowed{key}" if number > most else ""

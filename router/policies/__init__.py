@@ -1,12 +1,10 @@
-"""Balancing policies by name; each is one decision function in one file."""
+"""Balancing policies by name; each is one decision function."""
 
 from collections.abc import Callable
 
 from router.policies.base import Policy
-from router.policies.least_load import LeastLoad
-from router.policies.power_of_two import PowerOfTwo
 from router.policies.prefix_affinity import PrefixAffinity
-from router.policies.round_robin import RoundRobin
+from router.policies.simple import LeastLoad, PowerOfTwo, RoundRobin
 
 POLICIES: dict[str, Callable[[], Policy]] = {
     "prefix_affinity": PrefixAffinity,

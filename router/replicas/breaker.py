@@ -1,17 +1,7 @@
 """Circuit breaker of one endpoint: decides from past results if the endpoint may be used."""
 
-from enum import Enum
-
 from fly.clock import Clock
 from services.common.channel import Backoff
-
-
-class BreakerState(Enum):
-    """State of a circuit breaker."""
-
-    CLOSED = "closed"
-    OPEN = "open"
-    HALF_OPEN = "half open"
 
 
 class Breaker:
@@ -20,19 +10,16 @@ class Breaker:
     The first failure opens it for no time at all, because the connection may have been the cause. Every
     further failure before a success opens it for twice as long. After that time it is half open: one attempt
     may pass; its success closes the breaker, its failure opens it again.
+
+    Attributes:
+        has_failed: True if it is open or half open.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._has_failed = False
+        self.has_failed = False
         self._backoff: Backoff | None = None
         self._retry_at = clock.now()
-
-    @property
-    def state(self) -> BreakerState:
-        if not self._has_failed:
-            return BreakerState.CLOSED
-        return BreakerState.OPEN if self.wait_s > 0 else BreakerState.HALF_OPEN
 
     @property
     def wait_s(self) -> float:
@@ -45,12 +32,12 @@ class Breaker:
             self._backoff = Backoff()
         else:
             self._retry_at = self._clock.now() + self._backoff.next_s()
-        self._has_failed = True
+        self.has_failed = True
 
     def record_success(self) -> None:
         """Record that an attempt succeeded."""
-        if not self._has_failed:
+        if not self.has_failed:
             return
-        self._has_failed = False
+        self.has_failed = False
         self._backoff = None
         self._retry_at = self._clock.now()

@@ -19,7 +19,7 @@ from protos.wire.status import from_rpc_error
 from protos.wire.streams import info_from_wire
 from router.policies.base import Policy
 from router.policies.request_key import RequestKey
-from router.replicas.breaker import Breaker, BreakerState
+from router.replicas.breaker import Breaker
 from router.replicas.pace import StepPace
 from services.common.streams import is_task_cancelled
 
@@ -107,7 +107,7 @@ class Replica:
     @property
     def is_half_open(self) -> bool:
         """True if it failed and has not answered a stream since."""
-        return self._breaker.state is not BreakerState.CLOSED
+        return self._breaker.has_failed
 
     @property
     def places(self) -> int | None:

@@ -25,7 +25,7 @@ from router.http.request_model import AtMost
 from router.http.responses.fields import ResponsesRequest
 from router.http.tokenization import DetokenizeRequest, TokenizeRequest
 from router.requests.prompt_length import check_beginning
-from router.wire_lists import LIMITS
+from router.servicer import LIST_LIMITS
 from services.common.config import nearest
 
 BODIES = (CompletionRequest, ChatRequest, ResponsesRequest, TokenizeRequest, DetokenizeRequest)
@@ -96,8 +96,8 @@ def repeated_fields(message: Descriptor, seen: set[str]) -> Iterator[str]:
 def test_every_list_and_map_of_the_public_service_has_a_limit() -> None:
     methods, seen = pb.DESCRIPTOR.services_by_name["Generation"].methods, set[str]()
     found = [each for method in methods for each in repeated_fields(method.input_type, seen)]
-    assert sorted(found) == sorted(LIMITS) and len(found) >= 8
-    keys = [limit for limit in LIMITS.values() if isinstance(limit, str)]
+    assert sorted(found) == sorted(LIST_LIMITS) and len(found) >= 8
+    keys = [limit for limit in LIST_LIMITS.values() if isinstance(limit, str)]
     assert set(keys) <= LimitsConfig.model_fields.keys()
 
 

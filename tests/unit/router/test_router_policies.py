@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from fly.blocks import BLOCK_TOKENS
 from router.policies import POLICIES, create_policy
 from router.policies.base import Policy
-from router.policies.power_of_two import PowerOfTwo
 from router.policies.prefix_affinity import LOAD_FACTOR, load_bound, ranked
 from router.policies.recent_traffic import RecentTraffic
 from router.policies.request_key import RequestKey, request_key
+from router.policies.simple import PowerOfTwo
 
 LOADS = st.lists(st.integers(0, 40), min_size=1, max_size=12)
 
