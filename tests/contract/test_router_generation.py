@@ -35,10 +35,11 @@ async def test_exact_equals_plain_token_for_token(rig: Rig) -> None:
     assert {t.verdict for t in plain.tokens} == {pb.VERDICT_PLAIN}
 
 
-@pytest.mark.parametrize("draft_length", [0, 1, 4, 15, 64])
-async def test_exact_does_not_depend_on_the_draft_length(rig: Rig, draft_length: int) -> None:
-    exact = await rig.generate(EXACT, 50, speculation={"draft_length": {"max": draft_length}})
-    assert ids(exact) == ids(await rig.generate(PLAIN, 50))
+async def test_exact_does_not_depend_on_the_draft_length(rig: Rig) -> None:
+    plain = ids(await rig.generate(PLAIN, 50))
+    for draft_length in (0, 1, 4, 15, 64):
+        exact = await rig.generate(EXACT, 50, speculation={"draft_length": {"max": draft_length}})
+        assert ids(exact) == plain, draft_length
 
 
 async def test_fly_rescues_tokens_and_says_so(rig: Rig) -> None:
