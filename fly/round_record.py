@@ -1,6 +1,5 @@
 """One round of a response, as one value for all that learn from it."""
 
-from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -79,7 +78,7 @@ class RoundRecord(NamedTuple):
     drafts: tuple[int, ...] = ()
     num_accepted: int = 0
     answer: Verification | None = None
-    arrived: Sequence[ArrivedDraft] = ()
+    arrived: tuple[ArrivedDraft, ...] = ()
     late_s: float | None = None
     is_missed: bool = False
 

@@ -50,7 +50,7 @@ class SpeculativeResponse(Response):
         is_extension = not draft.tokens and speculation.is_settled
         answer = await (self._extend() if is_extension else self._verify(draft))
         answered_s = self.clock.now()
-        if answer.logprobs:
+        if self.request.logprobs is not None:
             self.logprobs.record(start, answer)
         decision = self._take(answer) if is_extension else self._decide(draft, answer)
         growth = len(speculation.sequence) - start

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from fly.messages import Draft
-from fly.types import Coupling, SparseDistribution
+from fly.types import Coupling, PositionLogprobs, SparseDistribution
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1 import generation_pb2 as pb
 from router.requests.request import choice_seed
@@ -205,6 +205,20 @@ async def test_a_target_that_tells_no_log_probabilities_is_left(tmp_path: Path) 
     async with running(save_tokenizer(tmp_path), [target], replica_wait_s=0.2) as rig:
         error = await rig.rejection(prompt="hello", logprobs=0, max_new_tokens=3)
     assert error.code() == grpc.StatusCode.UNAVAILABLE
+
+
+async def test_log_probabilities_that_nobody_asked_for_are_not_passed_on(tmp_path: Path) -> None:
+    target = LoggingTarget(ScriptedModel())
+    sound = target.answer
+
+    def answer(*arguments: Any) -> Any:
+        found = sound(*arguments)
+        return replace(found, logprobs=tuple(PositionLogprobs(-1.0, -1.0, ()) for _ in found.choices))
+
+    target.answer = answer  # type: ignore[method-assign]
+    async with running(save_tokenizer(tmp_path), [target]) as rig:
+        response = await rig.generate(PLAIN, 3)
+    assert len(response.tokens) == 3 and not any(token.HasField("logprobs") for token in response.tokens)
 
 
 @pytest.mark.parametrize("stop", [(), ("fox",), ("brown fox", "zy d")])

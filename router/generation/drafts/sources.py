@@ -1,7 +1,7 @@
 """The draft of a round: the first that one of several sources has, asked in order."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from fly.draft_length.policy import DraftLength
@@ -22,7 +22,7 @@ class Proposal(NamedTuple):
 
     draft: Draft = NO_DRAFT
     origin: DraftOrigin = DraftOrigin.NONE
-    arrived: Sequence[ArrivedDraft] = ()
+    arrived: tuple[ArrivedDraft, ...] = ()
     late_s: float | None = None
     is_missed: bool = False
 
@@ -83,7 +83,8 @@ class DraftSources:
         drafter.begin_round(wanted)
         draft, origin = await self._first(wanted)
         is_missed = drafter.is_missed and origin is DraftOrigin.NONE
-        return Proposal(self._allowed(draft, speculation), origin, drafter.arrived, drafter.late_s, is_missed)
+        arrived = tuple(drafter.arrived)
+        return Proposal(self._allowed(draft, speculation), origin, arrived, drafter.late_s, is_missed)
 
     async def _first(self, wanted: WantedDraft) -> tuple[Draft, DraftOrigin]:
         """Return the draft of the first source that has one, or that leaves the round without."""
@@ -104,10 +105,8 @@ class DraftSources:
         sequence, context_length = speculation.sequence, target.info.context_length
         room = context_length - len(sequence) if context_length else sys.maxsize
         most = min(speculation.max_drafts, room)
-        length, is_first = (
-            min(self._length.choose(), most),
-            not (speculation.statistics.rounds or self._waits),
-        )
+        length = min(self._length.choose(), most)
+        is_first = not (speculation.statistics.rounds or self._waits)
         return WantedDraft(target, sequence, speculation.decided_length, length, most, is_first)
 
     def _allowed(self, draft: Draft, speculation: Speculation) -> Draft:
