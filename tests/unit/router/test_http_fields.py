@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fly.errors import ConfigError, InvalidRequest
@@ -14,8 +14,10 @@ from fly.request import SamplingParams
 from router.config import LimitsConfig
 from router.http.chat import ChatRequest
 from router.http.completions import CompletionRequest
+from router.http.fields import SharedFields
 from router.http.parsing import IGNORED, UNSUPPORTED, parse
 from router.http.priorities import priority_of
+from router.http.responses.fields import ResponsesRequest
 from router.text.chat_template import ChatTemplate
 from router.text.tokenizer import Tokenizer, sampling_defaults
 from tests.contract.fakes import save_tokenizer
@@ -25,22 +27,22 @@ JSON = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.
 LIMITS = LimitsConfig()
 COMPLETION = {"model": "m", "prompt": "p"}
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
-NAMES = sorted({*CompletionRequest.model_fields, *ChatRequest.model_fields, *UNSUPPORTED, *IGNORED})
+RESPONSE = {"model": "m", "input": "i"}
+LEAST = [(CompletionRequest, COMPLETION), (ChatRequest, CHAT), (ResponsesRequest, RESPONSE)]
+NAMES = sorted({name for model, _ in LEAST for name in model.model_fields} | {*UNSUPPORTED, *IGNORED})
 
 
-@given(st.dictionaries(st.sampled_from(NAMES) | st.text(), JSON))
+@settings(max_examples=60)
+@given(st.dictionaries(st.sampled_from(NAMES) | st.text(), JSON, max_size=4))
 def test_whatever_a_body_holds_it_is_taken_or_rejected_by_name(data: dict[str, Any]) -> None:
-    for model in (CompletionRequest, ChatRequest):
+    for model, least in LEAST:
         try:
-            taken = parse(model, data, LIMITS)
+            taken = parse(model, {**least, **data}, LIMITS)
         except InvalidRequest as error:
-            assert (
-                error.violations
-                and error.violations[0].reason
-                and "\n" not in str(error).replace(str(data), "")
-            )
+            assert error.violations and all(each.reason for each in error.violations)
+            assert "\n" not in str(error).replace(str(data), "")
         else:
-            assert taken.sampling(SamplingParams()).temperature == (taken.temperature or 0)
+            assert isinstance(taken, SharedFields) and taken.model == data.get("model", "m")
 
 
 @pytest.mark.parametrize("name", sorted(UNSUPPORTED))
