@@ -9,8 +9,10 @@ from fly.request import GenerateRequest, SamplingParams, SpeculationParams
 from fly.response import Choice, Chunk, Part
 from fly.types import FinishReason as Finish
 from fly.types import PromptToken
+from router.config import LimitsConfig
 from router.http.fields import GenerationFields
 from router.http.objects import Envelope, FinishReason, ResponseModel, ServedTier
+from router.service import GenerationService
 from router.tools.message import MessageFormat
 from router.tools.parts import Parts
 
@@ -86,6 +88,11 @@ class ApiFormat(ABC):
     id_prefix: str
     response: tuple[type[Envelope], str]
     chunk: tuple[type[Envelope], str]
+
+    def __init__(self, service: GenerationService, defaults: SamplingParams, limits: LimitsConfig) -> None:
+        self._service = service
+        self._defaults = defaults
+        self._limits = limits
 
     @abstractmethod
     def parse(self, data: Mapping[str, Any], request_id: str) -> HttpRequest:

@@ -6,10 +6,8 @@ from typing import Any
 
 from fly.errors import InvalidRequest
 from fly.grammar import Grammar
-from fly.request import SamplingParams
 from fly.response import Choice, Chunk
 from fly.types import Token
-from router.config import LimitsConfig
 from router.http.api_format import ApiFormat, HttpRequest, finish_reason, make_request
 from router.http.chat_objects import (
     ChatChoice,
@@ -28,7 +26,6 @@ from router.http.parsing import parse
 from router.http.priorities import priority_of
 from router.http.request_model import RequestModel
 from router.http.tool_fields import AskedTools, ToolFields, Tools, checked_tools
-from router.service import GenerationService
 from router.tools.grammar import after_reasoning, grammar_of, limits_reasoning
 from router.tools.message import MessageFormat
 from router.tools.parts import Parts
@@ -70,11 +67,6 @@ class Chat(ApiFormat):
     id_prefix = "chatcmpl-"
     response = (ChatCompletion, "chat.completion")
     chunk = (ChatChunk, "chat.completion.chunk")
-
-    def __init__(self, service: GenerationService, defaults: SamplingParams, limits: LimitsConfig) -> None:
-        self._service = service
-        self._defaults = defaults
-        self._limits = limits
 
     def parse(self, data: Mapping[str, Any], request_id: str) -> HttpRequest:
         """Return the request of a body; the chat template may reject its messages, too."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import PlainValidator, ValidationInfo
 
 from fly.errors import InvalidRequest, refuse
-from fly.request import GenerateRequest, SamplingParams
+from fly.request import GenerateRequest
 from fly.response import Choice, Chunk
 from fly.types import PromptToken, RankedToken, Token
 from router.config import LimitsConfig
@@ -21,7 +21,6 @@ from router.http.parsing import parse
 from router.http.priorities import priority_of
 from router.http.request_model import AtMost
 from router.requests.validation import check_returned_values
-from router.service import GenerationService
 from router.tools.parts import Parts
 
 Prompt = str | tuple[int, ...]
@@ -79,11 +78,6 @@ class Completions(ApiFormat):
 
     id_prefix = "cmpl-"
     response = chunk = (Completion, "text_completion")
-
-    def __init__(self, service: GenerationService, defaults: SamplingParams, limits: LimitsConfig) -> None:
-        self._service = service
-        self._defaults = defaults
-        self._limits = limits
 
     def parse(self, data: Mapping[str, Any], request_id: str) -> HttpRequest:
         body = parse(CompletionRequest, data, self._limits)

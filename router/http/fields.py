@@ -1,10 +1,11 @@
 """Fields that the bodies of completions and chat share, derived from the request types of `fly`."""
 
+from collections.abc import Callable
 from dataclasses import fields, replace
 from enum import Enum
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from fly.limits import MOST_PRIORITY, MOST_TIMEOUT_S
@@ -110,33 +111,39 @@ class TextPart(RequestModel):
     text: str
 
 
-_TEXT_OR_PARTS = 'must be a text, or a list of parts such as {"type": "text", "text": "..."}'
+def joined_text(part: type[RequestModel], separator: str) -> Callable[[Any, ValidationInfo], str]:
+    """Return a validator that joins parts of text, of this form, to one text; a text is left as it is."""
+    kinds = get_args(part.model_fields["type"].annotation)
+    allowed = f'must be a text, or a list of parts such as {{"type": "{kinds[0]}", "text": "..."}}'
 
+    def text_of(each: Any, info: ValidationInfo) -> str:
+        kind = each.get("type") if isinstance(each, dict) else None
+        if isinstance(kind, str) and kind not in kinds:
+            found = {"kind": kind[:60]}
+            raise PydanticCustomError(
+                "unsupported", "has a part of type {kind}, only text is supported", found
+            )
+        try:
+            return str(part.model_validate(each, context=info.context).text)  # type: ignore[attr-defined]
+        except ValidationError:
+            raise ValueError(allowed) from None
 
-def joined_text(value: Any) -> str:
-    """Join parts of text as lines of one text."""
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list):
-        raise ValueError(_TEXT_OR_PARTS)
-    return "\n".join(_text_of_part(part) for part in value)
+    def joined(value: Any, info: ValidationInfo) -> str:
+        if isinstance(value, str):
+            return value
+        if not isinstance(value, list):
+            raise ValueError(allowed)
+        return separator.join(text_of(each, info) for each in value)
 
-
-def _text_of_part(part: Any) -> str:
-    kind, text = (part.get("type"), part.get("text")) if isinstance(part, dict) else (None, None)
-    if isinstance(kind, str) and kind != "text":
-        raise PydanticCustomError(
-            "unsupported", "has a part of type {kind}, only text is supported", {"kind": kind}
-        )
-    if kind != "text" or not isinstance(text, str) or part.keys() - {"type", "text"}:
-        raise ValueError(_TEXT_OR_PARTS)
-    return text
+    return joined
 
 
 Text = Annotated[
-    str, BeforeValidator(joined_text, json_schema_input_type=str | list[TextPart]), AtMost("items", "parts")
+    str,
+    BeforeValidator(joined_text(TextPart, "\n"), json_schema_input_type=str | list[TextPart]),
+    AtMost("items", "parts"),
 ]
-"""A text, or a list of parts."""
+"""A text, or a list of parts, which are its lines."""
 
 
 TemplateVariables = Annotated[dict[str, Any], AtMost(64, "variables")]

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import PlainValidator
+from pydantic import PlainValidator, ValidationError
 
 from fly.errors import InvalidRequest
 from router.config import LimitsConfig
@@ -68,18 +68,22 @@ class NamedTool(RequestModel):
     function: NamedFunction
 
 
-def _choice(value: Any) -> str | NamedTool:
-    if value in ("none", "auto", "required"):
-        return str(value)
-    match value:
-        case {"type": "function", "function": {"name": str(name)}} if len(value) == 2:
-            return NamedTool(type="function", function=NamedFunction(name=name))
-    raise ValueError('must be "none", "auto", "required" or {"type": "function", "function": {"name": ...}}')
+def tool_choice_validator(named: type[RequestModel], form: str) -> PlainValidator:
+    """Return the validator of `tool_choice`; `form` is that of a named tool, for errors."""
+
+    def choice(value: Any) -> str | RequestModel:
+        if value in ("none", "auto", "required"):
+            return str(value)
+        try:
+            return named.model_validate(value)
+        except ValidationError:
+            raise ValueError(f'must be "none", "auto", "required" or {form}') from None
+
+    return PlainValidator(choice, json_schema_input_type=Literal["none", "auto", "required"] | named)
 
 
 ToolChoice = Annotated[
-    str | NamedTool,
-    PlainValidator(_choice, json_schema_input_type=Literal["none", "auto", "required"] | NamedTool),
+    str | NamedTool, tool_choice_validator(NamedTool, '{"type": "function", "function": {"name": ...}}')
 ]
 
 

@@ -7,10 +7,10 @@ from pydantic import BeforeValidator, Field, PlainValidator, ValidationInfo
 from pydantic_core import PydanticCustomError
 
 from router.http.chat import ChatOptions
-from router.http.fields import SharedFields, Whole
+from router.http.fields import SharedFields, Whole, joined_text
 from router.http.grammar_fields import SchemaOptions
 from router.http.request_model import AtMost, RequestModel
-from router.http.tool_fields import FunctionFields, NamedFunction
+from router.http.tool_fields import FunctionFields, NamedFunction, tool_choice_validator
 
 SentBack = Annotated[list[Any], AtMost("items")]
 """A list of an earlier response, sent back without effect."""
@@ -25,34 +25,12 @@ class TextContent(RequestModel):
     logprobs: SentBack | None = None
 
 
-_PARTS = 'must be a text, or a list of parts such as {"type": "input_text", "text": "..."}'
-
-
-def _joined(value: Any) -> Any:
-    """Join the texts of parts; they are one text that an earlier stream had cut."""
-    if not isinstance(value, list):
-        return value
-    if not all(isinstance(part, dict) for part in value):
-        raise ValueError(_PARTS)
-    kinds = [part.get("type") for part in value]
-    if unknown := [kind for kind in kinds if kind not in ("input_text", "output_text")]:
-        found = {"kind": str(unknown[0])[:60]}
-        raise PydanticCustomError("unsupported", "has a part of type {kind}, only text is supported", found)
-    if not all(map(_is_text, value)):
-        raise ValueError(_PARTS)
-    return "".join(part["text"] for part in value)
-
-
-def _is_text(part: dict[str, Any]) -> bool:
-    lists = (part.get(name) for name in ("annotations", "logprobs"))
-    has_form = isinstance(part.get("text"), str) and all(isinstance(each, list | None) for each in lists)
-    return has_form and not part.keys() - TextContent.model_fields.keys()
-
-
 Content = Annotated[
-    str, BeforeValidator(_joined, json_schema_input_type=str | list[TextContent]), AtMost("items", "parts")
+    str,
+    BeforeValidator(joined_text(TextContent, ""), json_schema_input_type=str | list[TextContent]),
+    AtMost("items", "parts"),
 ]
-"""A text, or a list of parts."""
+"""A text, or a list of parts: one text that an earlier stream had cut."""
 
 
 class SentItem(RequestModel):
@@ -160,19 +138,7 @@ class NamedTool(NamedFunction):
     type: Literal["function"]
 
 
-def _choice(value: Any) -> str | NamedTool:
-    if value in ("none", "auto", "required"):
-        return str(value)
-    match value:
-        case {"type": "function", "name": str(name)} if len(value) == 2:
-            return NamedTool(type="function", name=name)
-    raise ValueError('must be "none", "auto", "required" or {"type": "function", "name": ...}')
-
-
-ToolChoice = Annotated[
-    str | NamedTool,
-    PlainValidator(_choice, json_schema_input_type=Literal["none", "auto", "required"] | NamedTool),
-]
+ToolChoice = Annotated[str | NamedTool, tool_choice_validator(NamedTool, '{"type": "function", "name": ...}')]
 
 
 class TextFormat(SchemaOptions):

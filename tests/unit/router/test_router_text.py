@@ -62,18 +62,6 @@ def test_any_tokens_after_any_context_give_the_text_of_all(context: list[int], i
     assert "".join(pieces) == TOKENIZER.decode(context + ids)[len(TOKENIZER.decode(context)) :]
 
 
-def test_an_emoji_of_four_tokens_comes_with_the_last() -> None:
-    detokenizer = Detokenizer(TOKENIZER)
-    assert [detokenizer.push(token) for token in encode("a😀b")] == ["a", "", "", "", "😀", "b"]
-
-
-def test_what_is_unfinished_at_the_end_is_shown_as_such() -> None:
-    detokenizer = Detokenizer(TOKENIZER)
-    assert "".join(map(detokenizer.push, encode("a😀")[:-1])) == "a"
-    assert detokenizer.flush() == "\ufffd"
-    assert detokenizer.flush() == ""
-
-
 def test_text_before_an_unfinished_character_is_not_held_back() -> None:
     detokenizer = Detokenizer(TOKENIZER)
     assert "".join(map(detokenizer.push, encode("hello 😀")[:-2])) == "hello "
@@ -84,11 +72,6 @@ def test_bytes_that_never_make_a_character_are_returned_after_a_bounded_number_o
     pieces = [detokenizer.push(BYTE_IDS[0xFF]) for _ in range(2000)]
     assert "".join(pieces) + detokenizer.flush() == "\ufffd" * 2000
     assert max(map(len, pieces)) < 70
-
-
-def test_the_prompts_end_is_context_and_not_given_out() -> None:
-    detokenizer = Detokenizer(TOKENIZER, encode("once "))
-    assert "".join(map(detokenizer.push, encode("upon"))) + detokenizer.flush() == "upon"
 
 
 STOPS = st.lists(st.text("ab😀", min_size=1, max_size=4), min_size=1, max_size=3)
@@ -127,15 +110,6 @@ def test_nothing_that_may_begin_a_stop_string_is_given_out(text: str, stops: lis
         given_out += response.take()
         assert not any(stop in given_out for stop in stops)
     assert expected_ending(text, stops)[0].startswith(given_out)
-
-
-@pytest.mark.parametrize("stop", ["lo w", "o", "hello world"])
-def test_a_stop_string_across_tokens_is_found_at_the_token_that_completes_it(stop: str) -> None:
-    text = "hello world, again"
-    response = ResponseText(TOKENIZER, (), [stop])
-    kept = response.find_stop(encode(text))
-    assert kept == text.index(stop) + len(stop)
-    assert response.take() + response.flush() == text[: text.index(stop)]
 
 
 @pytest.mark.parametrize("length", [1, 255, 256, 257, 1000])
