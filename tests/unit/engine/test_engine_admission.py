@@ -11,7 +11,6 @@ from fly.messages import Open, Role
 from fly.sequence import SequenceUpdate, TokenSequence
 from services.engine.config import ModelSection
 from services.engine.engine import Engine
-from services.engine.scheduling.admission_queue import MAX_PASSES
 from services.engine.sequence import EngineSequence
 from services.engine.simulation.clock_engine import ClockEngine
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
@@ -89,21 +88,6 @@ async def test_a_full_memory_queues_new_sequences_and_disturbs_no_open_one(engin
     await decode(engine, sequences[1], 20)
 
 
-async def test_small_sequences_pass_a_large_one_a_bounded_number_of_times(engine: Engine) -> None:
-    for _ in range(2):
-        await opened(engine, 150)
-    big = asyncio.create_task(engine.open(Open("big", 250)))
-    while engine.load().queued < 1:
-        await asyncio.sleep(0)
-    for _ in range(MAX_PASSES):
-        engine.close(await engine.open(Open("small", 10)))
-    small = asyncio.create_task(engine.open(Open("small", 10)))
-    while engine.load().queued < 2:
-        await asyncio.sleep(0)
-    big.cancel()
-    assert (await small).opening.request_id == "small"
-
-
 async def test_an_open_that_may_not_wait_is_refused_at_once(engine: Engine) -> None:
     sequences = [await engine.open(Open("r", 192), queue=False) for _ in range(2)]
     with pytest.raises(Overloaded, match="2 sequences are open and 0 are queued"):
@@ -111,22 +95,3 @@ async def test_an_open_that_may_not_wait_is_refused_at_once(engine: Engine) -> N
     assert engine.load().queued == 0
     engine.close(sequences[0])
     assert (await engine.open(Open("y", 192), queue=False)).opening.request_id == "y"
-
-
-async def test_a_higher_priority_is_admitted_first(engine: Engine) -> None:
-    running, _ = [await opened(engine, 250) for _ in range(2)]
-    order: list[str] = []
-
-    async def wait(name: str, priority: int) -> None:
-        sequence = await engine.open(Open(name, 250, priority=priority))
-        order.append(name)
-        engine.close(sequence)
-
-    tasks: list[asyncio.Task[None]] = []
-    for name, priority in (("low", -1), ("high", 1)):
-        tasks.append(asyncio.create_task(wait(name, priority)))
-        while engine.load().queued < len(tasks):
-            await asyncio.sleep(0)
-    engine.close(running)
-    await asyncio.gather(*tasks)
-    assert order == ["high", "low"]

@@ -17,11 +17,6 @@ from services.engine.factory import build_engine
 from services.engine.loading.model import load_model
 
 GREEDY = SamplingParams()
-SAMPLED = [
-    SamplingParams(temperature=0.8, seed=1),
-    SamplingParams(temperature=1.0, top_p=0.9, seed=2),
-    SamplingParams(temperature=1.2, top_k=30, repetition_penalty=1.2, seed=3),
-]
 
 
 @pytest.fixture
@@ -91,19 +86,6 @@ async def test_speculation_over_the_engine_is_greedy_decoding(
     assert answers == expected
     await engine.run(nothing())  # waits until the sequences are closed
     assert engine.load().kv_used == 0
-
-
-async def test_sampled_tokens_depend_neither_on_drafts_nor_on_the_batch(engine: Engine) -> None:
-    """Compare one by one, with all drafts at once, and together with five other sequences."""
-    for index, sampling in enumerate(SAMPLED):
-        alone = await speculate(engine, [5, 6, 7 + index], [], 15, sampling)
-        assert await speculate(engine, [5, 6, 7 + index], alone, 15, sampling, num_drafts=15) == alone
-        spoilt = [token if place % 3 else 1 for place, token in enumerate(alone)]
-        others = [speculate(engine, [9 + other], [], 15, SAMPLED[other % 2]) for other in range(5)]
-        together, *_ = await asyncio.gather(
-            speculate(engine, [5, 6, 7 + index], spoilt, 15, sampling), *others
-        )
-        assert together == alone
 
 
 async def test_every_engine_of_a_process_computes_with_its_own_threads(

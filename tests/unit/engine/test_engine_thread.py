@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 
 import pytest
 
-from fly.errors import InternalError, InvalidRequest, NotReady, Overloaded
+from fly.errors import InternalError, NotReady, Overloaded
 from fly.messages import Open
 from fly.request import SamplingParams
 from services.engine.base import ForwardInput, Job
@@ -106,22 +106,6 @@ async def test_one_request_that_fails_costs_the_others_few_forwards(kind: str, c
     await engine.stop()
 
 
-@pytest.mark.parametrize(
-    ("opening", "field"),
-    [
-        (Open("r", 513), "prompt_length"),
-        (Open("r", 1, SamplingParams(temperature=-0.5)), "sampling.temperature"),
-        (Open("r", 1, SamplingParams(stop_token_ids=(5000,))), "sampling.stop_token_ids[0]"),
-        (Open("r", 1, SamplingParams(logit_bias={-1: 1.0})), "sampling.logit_bias"),
-        (Open("r", 1, SamplingParams(repetition_penalty=0.0)), "sampling.repetition_penalty"),
-    ],
-)
-async def test_invalid_parameters_of_open_are_rejected(engine: Engine, opening: Open, field: str) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        await engine.open(opening)
-    assert caught.value.violations[0].field == field
-
-
 async def test_stop_ends_all_jobs_and_leaves_no_thread(engine: Engine) -> None:
     sequence = await opened(engine, [1])
     task = asyncio.create_task(engine.run(decode(sequence, 10**6)))
@@ -143,7 +127,7 @@ async def test_jobs_submitted_during_a_forward_share_the_next_one() -> None:
     sequences = [await opened(engine, [index]) for index in range(1, 6)]
     runner.gate.clear()
     tasks = [asyncio.create_task(engine.run(sequences[0].score()))]
-    await asyncio.to_thread(runner.entered.wait, 20)
+    await asyncio.to_thread(runner.entered.wait, 240)
     tasks += [asyncio.create_task(engine.run(sequence.score())) for sequence in sequences[1:]]
     await asyncio.sleep(0)
     runner.gate.set()
@@ -241,13 +225,13 @@ async def test_a_follower_that_hangs_holds_up_neither_the_event_loop_nor_waiting
         monkeypatch.setattr(SimulatedRunner, "forward", lost)
     runner.gate.clear()
     scoring = asyncio.create_task(engine.run(sequence.score()))
-    await asyncio.to_thread(runner.entered.wait, 20)
+    await asyncio.to_thread(runner.entered.wait, 240)
     opening = asyncio.create_task(engine.open(Open("r", 1)))
     await asyncio.sleep(0)
     stops = [] if fails else [asyncio.create_task(engine.stop()) for _ in range(2)]
     await asyncio.sleep(0)
     runner.gate.set()
-    await asyncio.to_thread(keepalive.closing.wait, 20)
+    await asyncio.to_thread(keepalive.closing.wait, 240)
     with pytest.raises(NotReady):
         await opening
     await asyncio.gather(scoring, return_exceptions=True)
@@ -255,26 +239,4 @@ async def test_a_follower_that_hangs_holds_up_neither_the_event_loop_nor_waiting
     keepalive.released.set()
     await asyncio.gather(engine.stop(), *stops)
     assert keepalive.was_released
-    assert not [thread for thread in threading.enumerate() if thread.name == "flyserve-engine"]
-
-
-async def test_calls_that_arrive_while_the_engine_fails_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = TouchyRunner(2, 1024)
-    engine = make_engine("thread", runner)
-    await engine.start()
-    first, second = await opened(engine, [1]), await opened(engine, [2])
-    runner.gate.clear()
-    tasks: list[asyncio.Task[object]] = [asyncio.create_task(engine.run(first.score()))]
-    await asyncio.to_thread(runner.entered.wait, 20)
-    tasks.append(asyncio.create_task(engine.run(second.score())))
-    tasks.append(asyncio.create_task(engine.run_timed(second.score())))
-    tasks.append(asyncio.create_task(engine.open(Open("r", 1))))
-    await asyncio.sleep(0)
-    monkeypatch.setattr(SimulatedRunner, "forward", lost)
-    runner.gate.set()
-    async with asyncio.timeout(240):
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-        await engine.failure()
-    assert all(isinstance(result, NotReady) for result in results)
-    await engine.stop()
     assert not [thread for thread in threading.enumerate() if thread.name == "flyserve-engine"]

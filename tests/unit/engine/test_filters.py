@@ -108,29 +108,3 @@ def test_a_nucleus_that_ends_among_many_equal_logits_keeps_them_all(level: float
     candidates = candidates_of(logits, sampling, is_settled=True)
     assert not candidates.excludes(ROW, np.array([250]))[0] and candidates.excludes(ROW, np.array([500]))[0]
     assert candidates.probabilities(ROW, np.array([250]))[0] > 0
-
-
-@pytest.mark.parametrize("top_p", [0.5, 0.999, 0.9999999])
-def test_a_nucleus_of_a_flat_distribution_is_large(top_p: float) -> None:
-    logits = drawn_logits(40_000) * np.float32(0.1)
-    sampling = SamplingParams(temperature=1.0, top_p=top_p)
-    kept = int((logits >= lowest_kept(logits, sampling)).sum())
-    assert abs(kept - int(warped(logits, sampling).isfinite().sum())) <= 1
-
-
-def test_equal_logits_are_kept_together() -> None:
-    logits = np.array([1.0, 2.0, 2.0, 2.0, 0.0], dtype=np.float32)
-    for sampling in (SamplingParams(temperature=1.0, top_k=1), SamplingParams(temperature=1.0, top_p=0.1)):
-        assert (logits >= lowest_kept(logits, sampling)).tolist() == [False, True, True, True, False]
-
-
-def test_masked_logits_are_never_kept() -> None:
-    logits = drawn_logits(100)
-    logits[:60] = -np.inf
-    floor = lowest_kept(logits, SamplingParams(temperature=1.0, top_p=0.99999, top_k=50))
-    assert floor > -math.inf
-
-
-def test_without_filters_all_tokens_are_kept() -> None:
-    assert lowest_kept(drawn_logits(), SamplingParams(temperature=0.7)) == -math.inf
-    assert lowest_kept(drawn_logits(10), SamplingParams(temperature=0.7, top_k=50)) == -math.inf

@@ -90,35 +90,12 @@ def run(regime: Regime, at_once: int = 1000) -> Outcome:
 
 
 @pytest.mark.parametrize("announces", [True, False])
-def test_twice_as_many_long_prompts_as_fit_cost_little_throughput(announces: bool) -> None:
-    regime = Regime(requests=16, prompt=1500, new_tokens=120, kv_tokens=8 * 1620, announces=announces)
-    fitting, overfull = run(regime, at_once=7), run(regime)
-    assert fitting.load.preemptions == 0
-    assert overfull.tokens_per_s >= 0.9 * fitting.tokens_per_s
-    assert overfull.load.prefill_tokens <= 1.5 * regime.requests * regime.prompt
-
-
-@pytest.mark.parametrize("announces", [True, False])
 def test_four_times_as_many_responses_as_fit_cost_little_throughput(announces: bool) -> None:
     regime = Regime(requests=48, prompt=64, new_tokens=400, kv_tokens=12 * 464, announces=announces)
     fitting, overfull = run(regime, at_once=10), run(regime)
     assert overfull.tokens_per_s >= 0.85 * fitting.tokens_per_s
     if announces:
         assert overfull.load.prefill_tokens <= 1.5 * regime.requests * regime.prompt
-
-
-def test_a_thousand_opens_at_once_are_all_answered_in_order() -> None:
-    regime = Regime(requests=1000, prompt=20, new_tokens=3, kv_tokens=4096)
-    outcome = run(regime)
-    assert outcome.ended_s == sorted(outcome.ended_s)
-    assert (outcome.load.sequences, outcome.load.queued, outcome.load.preemptions) == (0, 0, 0)
-
-
-def test_higher_priorities_are_answered_first() -> None:
-    regime = Regime(requests=40, prompt=500, new_tokens=30, kv_tokens=4096, priority=lambda index: index % 2)
-    ended = run(regime).ended_s
-    # The first 7 fill memory before the others arrive.
-    assert max(ended[7::2]) <= min(ended[8::2])
 
 
 def test_responses_that_become_much_longer_than_before_cost_little() -> None:

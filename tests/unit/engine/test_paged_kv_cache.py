@@ -22,7 +22,7 @@ from services.engine.forward.linears import PlainLinear
 from services.engine.forward.self_check import Forward
 from services.engine.forward.torch_runner import TorchRunner, choose_forward, load_runner, make_kv_cache
 from services.engine.loading.model import load_model
-from services.engine.memory.gpu_memory import create_kv_memory, forward_bytes
+from services.engine.memory.gpu_memory import create_kv_memory
 from services.engine.memory.kv_cache import ContiguousKvCache
 from services.engine.memory.paged_kv_cache import PagedKvCache
 from tests.support.kv_memory import store
@@ -56,26 +56,6 @@ def test_a_shared_prefix_is_stored_once() -> None:
     assert (kv_cache.kv_used, kv_cache.kv_cached) == (32, 32)
     kv_cache.free(first)
     assert (kv_cache.kv_used, kv_cache.kv_cached) == (0, 0)
-
-
-@pytest.mark.parametrize("start", [0, 5, 16, 20, 31])
-def test_a_write_into_a_shared_block_changes_no_other_slot(start: int) -> None:
-    kv_cache = PagedKvCache(160, 3)
-    first, second = kv_cache.allocate(32), kv_cache.allocate(1)
-    write(kv_cache, first, 0, list(range(32)))
-    assert kv_cache.copy_prefix(first, second, 32)
-    assert write(kv_cache, second, start, [99]) == [*range(start), 99]
-    assert write(kv_cache, first, 32, [32]) == list(range(33))
-    assert kv_cache.kv_used == 4 * BLOCK
-
-
-def test_a_partly_filled_block_of_a_prefix_is_copied() -> None:
-    kv_cache = PagedKvCache(160, 3)
-    first, second = kv_cache.allocate(32), kv_cache.allocate(1)
-    write(kv_cache, first, 0, list(range(32)))
-    assert kv_cache.copy_prefix(first, second, 20) and kv_cache.kv_used == 48
-    assert write(kv_cache, second, 20, [7]) == [*range(20), 7]
-    assert write(kv_cache, first, 32, [32]) == list(range(33))
 
 
 def test_a_write_into_shared_blocks_without_free_blocks_changes_nothing() -> None:
@@ -190,26 +170,6 @@ def test_models_compute_the_same_with_blocks_and_with_contiguous_memory(
     torch.testing.assert_close(answers[1], answers[0], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3"])
-def test_a_runner_with_blocks_passes_the_self_check(model_folder: Callable[[str], Path], kind: str) -> None:
-    loaded = load_model(model_folder(kind), "float32")
-    forward, description = choose_forward(loaded, PagedKvCache(512, 4), "cpu")
-    assert isinstance(forward.kv_cache, PagedKvCache) and forward.kv_cache.kv_used == 0
-    assert description.startswith("fused" if kind == "llama" else "ragged")
-    info = load_runner(
-        ModelConfig(model=model_folder(kind), role=Role.TARGET, dtype="float32", kv_tokens=512)
-    ).info
-    runner = TorchRunner(info, forward, torch.device("cpu"), description, 0)
-    slot = runner.allocate(20)
-    assert slot is not None
-    (scores,) = runner.forward([ForwardInput(slot, 0, [5] * 20, 1, SamplingParams(), 20, [5] * 20, [-1])])
-    other = runner.allocate(0)
-    assert other is not None and runner.copy_prefix(slot, other, 16) and runner.kv_used == 32
-    assert runner.resize(other, 20, 16)
-    (again,) = runner.forward([ForwardInput(other, 16, [5] * 4, 1, SamplingParams(), 20, [5] * 20, [-1])])
-    assert again.choices == scores.choices
-
-
 @pytest.mark.parametrize("kind", ["llama", "llama_odd", "qwen3", "gemma2", "gpt_oss"])
 def test_what_others_left_in_a_block_is_not_read(model_folder: Callable[[str], Path], kind: str) -> None:
     model: Any = load_model(model_folder(kind), "float32").model
@@ -262,16 +222,6 @@ def checked_forward(folder: Path, kv_tokens: int = BLOCK) -> tuple[Forward, Page
     kv_cache = PagedKvCache(kv_tokens, 4)
     forward, _ = choose_forward(load_model(folder, "float32"), kv_cache, "cpu")
     return forward, kv_cache
-
-
-def test_kv_memory_is_created_at_load(model_folder: Callable[[str], Path]) -> None:
-    forward, kv_cache = checked_forward(model_folder("llama"), 512)
-    size = kv_cache.bytes_per_token
-    assert kv_cache.num_bytes == 0 and size > 0
-    create_kv_memory(forward, FakeGpu(512 * size))
-    assert forward.kv_cache is kv_cache and kv_cache.num_bytes == 512 * size
-    slot = kv_cache.allocate(16)
-    assert slot is not None and kv_cache.num_bytes == 512 * size
 
 
 @pytest.mark.parametrize("free_tokens", [511, 611])
@@ -351,10 +301,3 @@ def test_measured_kv_memory_without_a_block_is_refused(
             forward, FakeGpu(free_tokens * size), (free_tokens - 18) * size, lambda number: number
         )
     assert kv_cache.num_bytes == 0
-
-
-def test_the_room_of_a_forward_grows_with_its_rows(model_folder: Callable[[str], Path]) -> None:
-    model = load_model(model_folder("llama"), "float32").model
-    config = model.config
-    row = 12 * config.vocab_size + 4 * (4 * config.hidden_size + 3 * config.intermediate_size)
-    assert forward_bytes(model, 10) == 10 * row

@@ -105,21 +105,3 @@ async def test_an_idle_job_preempts_no_sequence(engine: Engine) -> None:
     await job.cancel()
     assert engine.load().preemptions == 0 and len(first) > 300
     assert (second.num_computed, third.num_computed) == (300, 300)
-
-
-@pytest.mark.parametrize("max_new_tokens", [0, 200])
-async def test_busy_sequences_beyond_memory_all_finish_without_a_replay(
-    engine: Engine, max_new_tokens: int
-) -> None:
-    async def respond(index: int) -> list[int]:
-        sequence = await engine.open(Open("r", 300, max_new_tokens=max_new_tokens))
-        sequence.apply(SequenceUpdate(1, 0, (20 + index,) * 300, 300, 0))
-        try:
-            return await engine.run(decode(sequence, 200))
-        finally:
-            engine.close(sequence)
-
-    async with asyncio.timeout(240):
-        together = await asyncio.gather(*(respond(index) for index in range(4)))
-        assert (engine.load().preemptions > 0) == (max_new_tokens == 0)
-        assert together == [await respond(index) for index in range(4)]

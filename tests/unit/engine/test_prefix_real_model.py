@@ -59,20 +59,6 @@ async def scored(engine: Engine, ids: list[int], salt: str = "") -> tuple[Scores
     return answer
 
 
-async def test_the_second_prefill_computes_only_its_own_tokens(engine: Engine) -> None:
-    ids = [SHARED + own for own in OWN]
-    alone = [await scored(engine, ids[index], salt=f"alone {index}") for index in range(2)]
-    assert [times.reused_tokens for _, times in alone] == [0, 0]
-    first, second = [await scored(engine, each) for each in ids]
-    assert first[1].reused_tokens == 0 and first[1].prefill_tokens == 512 + 8 - 4
-    assert second[1].reused_tokens == 512 and second[1].prefill_tokens == 5 - 4
-    for (shared, _), (own, _) in zip((first, second), alone, strict=True):
-        assert shared.choices == own.choices
-        assert shared.entropies == pytest.approx(own.entropies, rel=1e-4)
-    _, times = await scored(engine, ids[1], salt="another")
-    assert times.reused_tokens == 0
-
-
 async def test_a_prefix_read_back_equals_transformers(engine: Engine, folder: Path) -> None:
     from services.engine.loading.model import load_model
 

@@ -124,31 +124,6 @@ async def test_a_preempted_sequence_reuses_the_prefix_of_others() -> None:
         assert times.reused_tokens == 304 and times.prefill_tokens == 15
 
 
-async def test_tokens_that_were_rolled_back_are_no_longer_shared() -> None:
-    async with running() as engine:
-        first = await opened(engine, PROMPT)
-        await scored(engine, first)
-        first.apply(SequenceUpdate(2, 0, (*PROMPT[:40], *[6] * 280), 320, 0))
-        await scored(engine, first)
-        _, times = await scored(engine, await opened(engine, PROMPT))
-        assert times.reused_tokens == 32
-        _, times = await scored(engine, await opened(engine, first.tokens.ids))
-        assert times.reused_tokens == 304
-
-
-async def test_tokens_replaced_by_a_shared_prefix_are_no_longer_shared() -> None:
-    async with running() as engine:
-        others = [*PROMPT[:40], *[6] * 280]
-        await scored(engine, await opened(engine, others))
-        first = await opened(engine, PROMPT)
-        await scored(engine, first)
-        first.apply(SequenceUpdate(2, 0, tuple(others), 320, 0))
-        _, times = await scored(engine, first)
-        assert times.reused_tokens == 304 - 40
-        _, times = await scored(engine, await opened(engine, PROMPT))
-        assert times.reused_tokens == 32
-
-
 async def test_a_prefill_is_shared_while_it_runs() -> None:
     async with running(batch_tokens=64) as engine:
         first, second = await opened(engine, PROMPT), await opened(engine, PROMPT)

@@ -71,22 +71,6 @@ def test_the_race_finds_the_largest_sum(seed: int, vocabulary: int, scale: float
     assert raced(logits, draws) == raced_among(ids, few, draws) == expected
 
 
-def test_rows_do_not_depend_on_each_other() -> None:
-    logits, keys = np.random.default_rng(0).normal(size=(32, 1000)) * 3, keys_of(11, 32)
-    alone = [raced(logits[i : i + 1], draws_of(keys[i : i + 1]))[0] for i in range(32)]
-    assert raced(logits, draws_of(keys)) == alone == searched(logits, keys)
-
-
-def test_excluded_tokens_are_never_drawn() -> None:
-    logits = np.full((200, 300), -np.inf)
-    logits[:, [7, 130, 299]] = 0.0
-    assert set(raced(logits, draws_of(keys_of(0, 200)))) == {7, 130, 299}
-    assert set(raced(np.zeros((200, 300)), draws_of(keys_of(0, 200), floor=0.5))) == {-1}
-    logits[:] = 0.0
-    logits[:, 40] = 1.0
-    assert set(raced(logits, draws_of(keys_of(0, 200), floor=0.5))) == {40}
-
-
 def test_what_is_subtracted_is_never_drawn_and_may_be_everything() -> None:
     logits, keys = np.zeros((300, 2)), keys_of(3, 300)
     halves = SparseDistribution((1, 0), (0.5, 0.5))

@@ -10,12 +10,11 @@ import torch
 from torch.nn.attention.bias import CausalBias
 from transformers import LlamaForCausalLM
 
-from fly.errors import ModelError
 from fly.messages import Role
 from fly.request import SamplingParams
 from services.engine.base import ForwardInput
 from services.engine.config import ModelConfig
-from services.engine.forward import self_check, torch_runner
+from services.engine.forward import torch_runner
 from services.engine.forward.attention import RaggedForward
 from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.fused import FusedForward, can_fuse
@@ -148,17 +147,6 @@ def test_fused_bfloat16_is_as_close_as_rounding_allows(
     assert random_session(forward, kv_cache, model, 0) < 0.06
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_loads_and_describes_itself(model_folder: FolderMaker, kind: str, dtype: str) -> None:
-    runner = torch_runner.load_runner(
-        ModelConfig(model=model_folder(kind), role=Role.TARGET, dtype=dtype, kv_tokens=512)
-    )
-    expected = "fused" if kind in FUSED else "ragged"
-    assert runner.description.startswith(expected)
-    assert runner.info.dtype == dtype and runner.info.context_length == 64
-
-
 def test_a_fused_forward_that_is_wrong_is_not_used(
     model_folder: FolderMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,19 +161,6 @@ def test_a_fused_forward_that_is_wrong_is_not_used(
     assert runner.description.startswith("ragged")
 
 
-def test_a_model_with_different_attention_is_rejected(
-    model_folder: FolderMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain = torch_runner.RaggedForward.__call__
-    monkeypatch.setattr(
-        torch_runner.RaggedForward, "__call__", lambda self, plan: plain(self, plan).add(float("nan"))
-    )
-    with pytest.raises(ModelError, match="Qwen3ForCausalLM"):
-        torch_runner.load_runner(
-            ModelConfig(model=model_folder("qwen3"), role=Role.TARGET, dtype="float32", kv_tokens=512)
-        )
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_models_like_llama_are_fused(model_folder: FolderMaker, kind: str) -> None:
     assert can_fuse(load_model(model_folder(kind), "float32").model) == (kind in FUSED)
@@ -195,16 +170,6 @@ def test_a_biased_output_is_not_fused() -> None:
     config = make_tiny("llama").config
     config.attention_bias = True
     assert not can_fuse(LlamaForCausalLM(config))
-
-
-def test_the_self_check_rolls_back(model_folder: FolderMaker) -> None:
-    starts = [(index, start) for turn in self_check._TURNS for index, start, _ in turn]
-    ends: dict[int, int] = {}
-    rollbacks = 0
-    for (index, start), (_, _, end) in zip(starts, [p for t in self_check._TURNS for p in t], strict=True):
-        rollbacks += start < ends.get(index, 0)
-        ends[index] = end
-    assert rollbacks >= 2
 
 
 @pytest.mark.parametrize("rows_dtype", [torch.float32, torch.bfloat16])

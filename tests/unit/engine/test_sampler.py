@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from fly.noise import Domain, noise_keys, token_noise
 from fly.request import SamplingParams
 from fly.types import Coupling, EntropyEstimator, SparseDistribution
 from services.engine.base import ForwardInput, Scores
@@ -53,21 +52,6 @@ def scored(logits: torch.Tensor, *batch: ForwardInput) -> list[Scores]:
     return Head(logits.shape[1])(logits, [replace(item, slot=slot) for slot, item in enumerate(batch)])
 
 
-def shared_choice(logits: torch.Tensor, position: int, sampling: SamplingParams) -> int:
-    """Return the choice by its definition."""
-    words = np.array([[sampling.seed], [position], [Domain.SHARED]], dtype=np.uint64)
-    noise = token_noise(np.arange(len(logits))[None], noise_keys(*words))[0]
-    return int((logits.double().numpy() / sampling.temperature + noise).argmax())
-
-
-@pytest.mark.parametrize("vocabulary", [16, 64, 100, 1000])
-def test_shared_noise_takes_the_largest_sum(vocabulary: int) -> None:
-    logits, history = logits_of(5, vocabulary), list(range(12))
-    (scores,) = scored(logits, input_of(history, 5, WARM))
-    # The outputs choose the tokens at positions 8 to 12.
-    assert scores.choices == tuple(shared_choice(logits[row], 8 + row, WARM) for row in range(5))
-
-
 @pytest.mark.parametrize("sampling", KINDS, ids=range(len(KINDS)))
 def test_a_row_depends_on_nothing_but_itself(sampling: SamplingParams) -> None:
     """Draw the same tokens one by one, sixteen at once, and among seven other sequences."""
@@ -102,23 +86,6 @@ def test_every_kind_of_row_goes_into_one_batch() -> None:
     assert scores[0].choices == tuple(logits[:2].argmax(-1).tolist())
     assert all(len(each.choices) == len(each.excluded) == 2 for each in [*scores[:3], *scores[4:]])
     assert all(each.logprobs == each.distributions == () for each in scores)
-
-
-def test_drafts_removed_by_the_filters_are_excluded() -> None:
-    logits = torch.zeros(3, VOCAB_SIZE)
-    logits[:, 4], logits[:, 6] = 9.0, 8.0
-    history = [1, 2, 3, 4, 5]
-    for sampling in (replace(WARM, top_k=2), replace(WARM, top_p=0.9), replace(WARM, min_p=0.1)):
-        assert scored(logits, input_of(history, 3, sampling))[0].excluded == (False, True, False)
-    assert scored(logits, input_of(history, 3, WARM))[0].excluded == (False, False, False)
-    assert scored(logits, input_of(history, 3, SamplingParams(top_k=1)))[0].excluded == (False, False, False)
-
-
-def test_a_bias_of_minus_infinity_excludes_whatever_the_noise() -> None:
-    sampling = replace(WARM, logit_bias=dict.fromkeys(range(10), float("-inf")))
-    (scores,) = scored(torch.zeros(4, 12), input_of([1, 2, 3, 11, 5, 6], 4, sampling))
-    assert set(scores.choices) <= {10, 11}
-    assert scores.excluded == (False, True, True, False)
 
 
 def test_log_probabilities_are_of_the_raw_logits() -> None:
@@ -200,36 +167,3 @@ def test_at_temperature_0_the_coupling_does_not_matter(coupling: Coupling) -> No
     sampling = SamplingParams(coupling=coupling)
     (scores,) = scored(logits_of(2), input_of([1, 2, 3], 2, sampling, is_proposing=True))
     assert scores.choices == tuple(logits_of(2).argmax(-1).tolist()) and scores.distributions == ()
-
-
-def test_a_draft_from_the_targets_own_distribution_is_always_accepted() -> None:
-    logits, history = logits_of(1, 40), [1, 2, 3]
-    for seed in range(100):
-        sampling = replace(REJECTION, seed=seed)
-        (drafted,) = scored(logits, input_of(history, 1, sampling, is_proposing=True))
-        ids = [*history, drafted.choices[0]]
-        judged = input_of(ids, 2, sampling, proposals=drafted.distributions)
-        assert scored(logits.repeat(2, 1), judged)[0].choices[0] == ids[-1]
-
-
-def test_a_draft_without_a_distribution_is_accepted_with_its_probability() -> None:
-    logits, history = logits_of(2, 12, seed=4), [1, 2, 3, 7]
-    p = (logits[0].double() / WARM.temperature).softmax(-1)
-    draft = int(p.topk(2).indices[1])
-    history[-1] = draft
-    choices = Counter(
-        scored(logits, input_of(history, 2, replace(REJECTION, seed=seed)))[0].choices[0]
-        for seed in range(800)
-    )
-    for token in range(12):
-        assert choices[token] / 800 == pytest.approx(p[token].item(), abs=0.06)
-
-
-def test_a_draft_that_the_target_excludes_is_never_accepted() -> None:
-    sampling = replace(REJECTION, top_k=2)
-    logits = logits_of(2)
-    history = [1, 2, 3, int(logits[0].argmin())]
-    for seed in range(50):
-        judged = input_of(history, 2, replace(sampling, seed=seed), proposals=proposals_for(history[3:]))
-        (scores,) = scored(logits, judged)
-        assert scores.choices[0] in logits[0].topk(2).indices and scores.excluded[0]

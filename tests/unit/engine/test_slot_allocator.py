@@ -14,19 +14,6 @@ def test_allocates_until_max_sequences_are_open() -> None:
     assert allocator.allocate(1) == 0
 
 
-def test_rejects_a_sequence_that_does_not_fit() -> None:
-    allocator = SlotAllocator(100, 4)
-    assert allocator.allocate(101) is None
-    assert allocator.kv_used == 0 and len(allocator) == 0
-
-
-def test_a_sequence_of_the_whole_capacity_fits() -> None:
-    allocator = SlotAllocator(100, 4)
-    slot = allocator.allocate(1)
-    assert slot is not None and allocator.resize(slot, 100)
-    assert allocator.kv_used == 100
-
-
 def test_growth_is_generous_while_memory_is_free() -> None:
     allocator = SlotAllocator(10 * GRAIN, 4)
     slot = allocator.allocate(4 * GRAIN)
@@ -34,14 +21,6 @@ def test_growth_is_generous_while_memory_is_free() -> None:
     assert allocator.reserved(slot) == 6 * GRAIN
     assert allocator.allocate(4 * GRAIN) is not None
     assert not allocator.resize(slot, 7 * GRAIN)
-
-
-def test_eviction_keeps_the_slot() -> None:
-    allocator = SlotAllocator(100, 1)
-    slot = allocator.allocate(50)
-    assert slot is not None and allocator.resize(slot, 0)
-    assert allocator.kv_used == 0 and allocator.allocate(1) is None
-    assert allocator.resize(slot, 50)
 
 
 def test_a_retired_slot_keeps_its_memory_but_is_not_open() -> None:

@@ -83,20 +83,6 @@ async def test_extending_equals_verifying_and_ends_at_a_stop_token() -> None:
     )
 
 
-async def test_a_run_of_vllm_ends_where_it_took_another_of_equal_tokens() -> None:
-    class TakesOthers(StandIn):
-        def answer(self, tokens: list[int], params: Any, salt: str) -> Any:
-            found = super().answer(tokens, params, salt)
-            if params.max_tokens > 2:
-                rows = found.outputs[0].logprobs[2]
-                rows.logprobs[0, 2], rows.ids[0, 2] = rows.logprobs[0, 1], 0  # id 0 is as likely
-            return found
-
-    async with opened(stand_in_engine(TakesOthers())) as client:
-        answer = await client.extend(6)
-    assert list(answer.choices) == [*greedy(PROMPT, 2), 0]
-
-
 async def test_extending_with_sampling_equals_verifying() -> None:
     sampling = SamplingParams(temperature=1.0, top_k=6, seed=5)
     async with opened(stand_in_engine(StandIn()), sampling=sampling) as client:
