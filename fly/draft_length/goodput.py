@@ -2,11 +2,12 @@
 
 import math
 from dataclasses import replace
+from operator import truediv
 
 from fly.clock import Clock
 from fly.draft_length.acceptance import Acceptance, AcceptancePool, PendingAcceptance
-from fly.draft_length.exploration import ExplorationBudget
-from fly.draft_length.plain_comparison import Estimate, PlainComparison
+from fly.draft_length.draft_gain import DraftGain
+from fly.draft_length.exploration import Exploration
 from fly.draft_length.policy import DraftLength
 from fly.draft_length.round_time import RoundTimes
 from fly.messages import Draft, Verification
@@ -39,8 +40,8 @@ class GoodputLength(DraftLength):
         self,
         pool: AcceptancePool,
         round_times: RoundTimes,
-        exploration: ExplorationBudget,
-        plain: PlainComparison,
+        exploration: Exploration,
+        gain: DraftGain,
         clock: Clock,
     ) -> None:
         """Control one sequence, whose drafts have at least one token.
@@ -49,22 +50,21 @@ class GoodputLength(DraftLength):
             pool: Shared by weights, rule and longest draft.
             round_times: Shared by target.
             exploration: The same.
-            plain: Shared as `pool` is.
+            gain: Shared as `pool` is.
             clock: Measures rounds.
         """
         self._acceptance = Acceptance(pool)
         self._max_length = pool.max_length
         self._round_times = round_times
         self._exploration = exploration
-        self._plain = plain
+        self._gain = gain
         self._clock = clock
         self._pending = PendingAcceptance()
         self._length: int | None = None
         self._used = 0
-        self._changed_at_s: float | None = None
-        self._rounds_since_trial = 0
+        self._phase = gain.phase
+        self._rounds_in_phase = 0
         self._tokens: list[float] = []
-        self._estimate = Estimate((), ())
         self._rounds_since_change = 0
         self._rounds_s: list[float] = []
         self._s_per_token = 0.0
@@ -92,15 +92,14 @@ class GoodputLength(DraftLength):
         self._chosen_at = self._clock.now()
         tokens = self._tokens = self._acceptance.expected_tokens()
         rounds_s = self._rounds_s = self._round_times.rounds_s(self._max_length)
-        estimate = self._estimate = Estimate(tokens, rounds_s)
-        if self._round_times.num_sequences > 1 and (gain := self._plain.gain(estimate)):
-            rounds_s[0] = gain / estimate.best()
+        if self._round_times.num_sequences > 1:
+            rounds_s[0] = self._gain.plain_s(rounds_s, max(map(truediv, tokens[1:], rounds_s[1:])))
         goodputs = _goodputs(tokens, self._rounds_s)
         length = self._length = self._best_length(goodputs)
         self._s_per_token = self._rounds_s[length] / tokens[length]
         self._used, self._is_exploring = self._try_length(length, goodputs), False
-        if self._plain.changed_at_s != self._changed_at_s:
-            self._changed_at_s, self._rounds_since_trial = self._plain.changed_at_s, 0
+        if self._phase != self._gain.phase:
+            self._phase, self._rounds_in_phase = self._gain.phase, 0
         if self._used == length:
             explored = self._length_to_explore(length, goodputs)
             self._is_exploring = explored != length and self._try_explore(explored)
@@ -109,7 +108,7 @@ class GoodputLength(DraftLength):
 
     def _try_length(self, length: int, goodputs: list[float]) -> int:
         """Return the length, or another one while a trial asks for drafts or for none."""
-        if self._plain.choose(not length) is (not length):
+        if self._gain.choose(length > 0) is (length > 0):
             return length
         return 0 if length else _best_draft(goodputs)
 
@@ -133,7 +132,7 @@ class GoodputLength(DraftLength):
         is_series = explored > 0 and not self._length and self._round_times.num_sequences == 1
         if not (is_series and self._left_to_explore):
             self._left_to_explore = 0
-            if not self._exploration.try_explore(is_plain=not self._length):
+            if not self._exploration.try_begin(is_plain=not self._length):
                 return False
             self._left_to_explore = _EXPLORED_ROUNDS if is_series else 1
         self._left_to_explore -= 1
@@ -142,7 +141,7 @@ class GoodputLength(DraftLength):
     def record_draft(self, draft: Draft, spent_s: float) -> None:
         if self._is_exploring and not self._length and self._round_times.num_sequences > 1:
             # NOTE: the drafter computes a long prefix and drafts ahead: all others may have waited for it.
-            self._exploration.charge(self._round_times.num_sequences * spent_s)
+            self._exploration.record(self._round_times.num_sequences * spent_s, 0.0)
         if self._missed_tokens is not None and self._missed_tokens <= _LONG_PREFIX:
             self._round_times.record_draft(draft, spent_s)
         self._missed_tokens = 0
@@ -153,7 +152,7 @@ class GoodputLength(DraftLength):
             _step(verification, num_steps), step_s, is_usual, is_plain=not self._used
         )
         if is_usual and not (self._used or self._is_exploring):
-            self._exploration.record_rounds(num_steps, step_s)
+            self._exploration.record_usual(num_steps, step_s)
 
     def record_round(self, start: int, num_drafts: int, decided_length: int, is_open: bool) -> None:
         num_steps = 1 if num_drafts else max(1, decided_length - start)
@@ -185,26 +184,34 @@ class GoodputLength(DraftLength):
 
         A long prefix that the drafter computes is part of exploring.
         """
-        self._record_usual(num_drafts, num_steps, round_s)
+        self._record_gain(num_drafts, num_steps, round_s)
         if self._is_exploring:
             is_alone, usual_s = self._round_times.num_sequences == 1, tokens * self._s_per_token
             # NOTE: of several sequences, one that is quick may make the others slow.
             spent_s = round_s if is_alone else max(round_s, self._rounds_s[num_drafts])
-            self._exploration.record_exploration(num_steps * spent_s, num_steps * usual_s)
+            self._exploration.record(num_steps * spent_s, num_steps * usual_s)
         elif self._used:
-            self._exploration.record_rounds(num_steps, round_s)
+            self._exploration.record_usual(num_steps, round_s)
 
-    def _record_usual(self, num_drafts: int, num_steps: int, round_s: float) -> None:
-        """Record the time of a round by the length that it was to have: its draft may be late, or cut."""
-        length, tokens, times = self._used, self._tokens, self._round_times
-        worth = tokens[num_drafts] / tokens[length] if length else 1.0
-        self._rounds_since_trial += 1
-        if self._rounds_since_trial <= _UNSETTLED or self._plain.changed_at_s != self._changed_at_s:
+    def _record_gain(self, num_drafts: int, num_steps: int, round_s: float) -> None:
+        """Record a round by the length that it was to have: its draft may be late, or cut."""
+        length, tokens, rounds_s = self._used, self._tokens, self._rounds_s
+        self._rounds_in_phase += 1
+        if self._is_exploring:
             return
-        if not self._is_exploring:
-            times.record_round(length, worth * self._rounds_s[length], round_s)
-        self._plain.record(
-            not length, times.num_sequences, num_drafts, num_steps, num_steps * round_s, self._estimate
+        worth = tokens[num_drafts] / tokens[length] if length else 1.0
+        if self._rounds_in_phase > _UNSETTLED:
+            self._round_times.record_round(length, worth * rounds_s[length], round_s)
+        if self._round_times.num_sequences == 1:
+            return
+        units = worth * rounds_s[length] / rounds_s[-1] if length else 1.0
+        self._gain.record(
+            self._phase,
+            length > 0,
+            self._round_times.num_sequences,
+            num_steps * round_s,
+            num_steps * units,
+            is_settled=self._rounds_in_phase > _UNSETTLED,
         )
 
 

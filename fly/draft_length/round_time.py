@@ -8,20 +8,16 @@ from fly.ewma import RecentLine, RecentMean
 from fly.messages import Draft, StepTimes, Verification
 
 _MEMORY_STEPS = 32.0
-_MEMORY_FORWARDS = 2.0
 _MEMORY_DRAFTS = 64.0
 _PRIOR_VARIANCE = 64.0
 """Squared forwards for which the assumption counts that every forward of a draft costs the same."""
 _SMALLEST_S = 1e-9
 _ITERATIONS = 2
-_ALIKE = 0.1
-_MEMORY_ROUNDS = 16.0
-_FADE_ROUNDS = 50.0
+_MEMORY_ROUNDS = 24.0
+_PRIOR_ROUNDS = 4.0
+_MEMORY_LENGTHS, _ALIKE = 2.0, 0.1
 _LARGEST_FACTOR = 1.5
 _PLAIN_AGE_S = 30.0
-_SHARED = 0.5
-"""Share of the usual correction that applies to a length without recent rounds, with several
-sequences."""
 
 
 class RoundTimes:
@@ -44,7 +40,6 @@ class RoundTimes:
         self._target = CostCurve(clock)
         self._drafter = CostCurve(clock, extrapolates=False)
         self.num_sequences = 1
-        self._length = RecentMean(0.0, _MEMORY_FORWARDS)
         self._verify_wait_s = RecentMean(0.0, _MEMORY_STEPS)
         self._plain_wait_s = RecentMean(0.0, _MEMORY_STEPS)
         self._plain_at_s = -math.inf
@@ -52,7 +47,8 @@ class RoundTimes:
         self._forwards_per_token = RecentMean(1.0, _MEMORY_STEPS)
         self._draft_forwards = RecentLine(_MEMORY_DRAFTS, _PRIOR_VARIANCE)
         self._drafter_share = RecentMean(1.0, _MEMORY_STEPS)
-        self._correction = RoundTimeCorrection()
+        self._ratios = _RoundRatios()
+        self._length = RecentMean(0.0, _MEMORY_LENGTHS)
         self._rounds_s: list[float] = []
         self._num_outdated = 0
 
@@ -97,13 +93,16 @@ class RoundTimes:
         self._target.observe(times.batch_tokens, times.forward_ns * 1e-9, weight)
 
     def record_round(self, length: int, expected_s: float, round_s: float) -> None:
-        """Record a round that was to have `length` drafts, if all sequences use about this length."""
+        """Record a round that was to have `length` drafts and to take `expected_s`."""
         self._length.add(float(length), 1 / self.num_sequences)
         is_alike = abs(self._length.value - length) <= _ALIKE * (length + 1)
-        if not (0 < round_s < math.inf and is_alike):
-            return
-        factor = self._correction.factor(length, self.num_sequences)
-        self._correction.observe(length, self.num_sequences, round_s / expected_s * factor)
+        if is_alike and 0 < round_s < math.inf:
+            key = self._key(length)
+            self._ratios.observe(key, round_s / expected_s * self._ratios.factor(key), 1 / self.num_sequences)
+
+    def _key(self, length: int) -> int:
+        # NOTE: a lone sequence waits for no drafts of others: one factor fits all its lengths but none.
+        return length if self.num_sequences > 1 else min(length, 1)
 
     def rounds_s(self, max_length: int) -> list[float]:
         """Return the seconds of a round with drafts of 0, 1, ... `max_length` tokens; each is above 0."""
@@ -113,8 +112,7 @@ class RoundTimes:
 
     def round_s(self, length: int) -> float:
         """Return the estimated seconds of a round with drafts of `length` tokens, above 0."""
-        factor = self._correction.factor(length, self.num_sequences)
-        return max(_SMALLEST_S, self._round_s(length) * factor)
+        return max(_SMALLEST_S, self._round_s(length) * self._ratios.factor(self._key(length)))
 
     def _round_s(self, length: int) -> float:
         groups, waits_s = min(2.0, self.num_sequences), self._verify_wait_s.value
@@ -145,46 +143,25 @@ class RoundTimes:
         return self._drafter.estimate(batch * self._drafter_share.value)
 
 
-class RoundTimeCorrection:
-    """Ratios of measured to estimated seconds of a round, by draft length and by load.
-
-    The rounds of n sequences count 1/n each. The measured ratio of a length fades when the length is no
-    longer used.
-    """
+class _RoundRatios:
+    """Ratios of measured to estimated seconds of a round, by draft length: 1 where none is recent."""
 
     def __init__(self) -> None:
-        self._ratios: dict[tuple[int, int], RecentMean] = {}
-        self._seen_at: dict[tuple[int, int], float] = {}
-        self._usual = RecentMean(1.0, _MEMORY_ROUNDS)
-        self._rounds = 0.0
+        self._ratios: dict[int, tuple[float, float]] = {}
 
-    def observe(self, length: int, num_sequences: int, ratio: float) -> None:
-        """Add the ratio of one round of one of `num_sequences` sequences."""
-        if not math.isfinite(ratio):
-            return
+    def observe(self, key: int, ratio: float, share: float) -> None:
+        """Add the ratio of one round of one of `1 / share` sequences; those of all lengths age."""
+        keep = 1 - share / _MEMORY_ROUNDS
+        self._ratios = {each: (total * keep, weight * keep) for each, (total, weight) in self._ratios.items()}
+        total, weight = self._ratios.get(key, (0.0, 0.0))
         # NOTE: as far down as up, or the noise of single rounds would look like rounds that are too long.
-        ratio, share = max(1 / _LARGEST_FACTOR, min(_LARGEST_FACTOR, ratio)), 1 / num_sequences
-        key = _key(length, num_sequences)
-        self._rounds += share
-        self._seen_at[key] = self._rounds
-        self._ratios.setdefault(key, RecentMean(1.0, _MEMORY_ROUNDS)).add(ratio, share)
-        self._usual.add(ratio, share)
+        ratio = max(0.5, min(_LARGEST_FACTOR, ratio))
+        self._ratios[key] = total + share * ratio, weight + share
 
-    def factor(self, length: int, num_sequences: int) -> float:
+    def factor(self, key: int) -> float:
         """Return the factor for the estimated seconds of a round."""
-        # NOTE: a lone sequence waits for no drafts of others: one factor fits all its lengths but none.
-        shared = _SHARED if num_sequences > 1 else float(length > 0)
-        default = 1 + shared * (self._usual.value - 1)
-        key = _key(length, num_sequences)
-        if key not in self._ratios:
-            return default
-        freshness = max(0.0, 1 - (self._rounds - self._seen_at[key]) / _FADE_ROUNDS)
-        weight = freshness * self._ratios[key].weight / _MEMORY_ROUNDS
-        return default + weight * (self._ratios[key].value - default)
-
-
-def _key(length: int, num_sequences: int) -> tuple[int, int]:
-    return length, num_sequences.bit_length()
+        total, weight = self._ratios.get(key, (0.0, 0.0))
+        return max(1.0, (total + _PRIOR_ROUNDS) / (weight + _PRIOR_ROUNDS))
 
 
 def _groups(own_s: float, forward_s: float, slack_s: float) -> float:

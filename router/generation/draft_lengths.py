@@ -6,12 +6,12 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from fly.clock import Clock
+from fly.comparison import Turn
 from fly.draft_length.acceptance import AcceptancePool
-from fly.draft_length.exploration import ExplorationBudget
+from fly.draft_length.draft_gain import DraftGain
+from fly.draft_length.exploration import Exploration
 from fly.draft_length.goodput import GoodputLength
 from fly.draft_length.lookup_costs import LookupCosts
-from fly.draft_length.plain_comparison import PlainComparison
-from fly.draft_length.plain_trials import Trials
 from fly.draft_length.policy import DraftLength, FixedLength
 from fly.draft_length.round_time import RoundTimes
 from fly.rule import tail_length
@@ -36,9 +36,9 @@ class DraftLengths:
         self._clock = clock
         self._pools: _LruCache[AcceptancePool] = _LruCache()
         self._round_times: _LruCache[RoundTimes] = _LruCache()
-        self._exploration: _LruCache[ExplorationBudget] = _LruCache()
-        self._trials = Trials(clock)
-        self._plain: _LruCache[PlainComparison] = _LruCache()
+        self._exploration: _LruCache[Exploration] = _LruCache()
+        self._turn = Turn()
+        self._gains: _LruCache[DraftGain] = _LruCache()
         self._lookup_costs: _LruCache[LookupCosts] = _LruCache()
 
     def for_response(self, plan: SpeculationPlan, target: Replica, looks_up: bool) -> DraftLength:
@@ -55,8 +55,8 @@ class DraftLengths:
                 lambda: AcceptancePool(plan.draft_length, partial(tail_length, plan.rule)),
             ),
             round_times=self._round_times.get(target.address, lambda: RoundTimes(self._clock)),
-            exploration=self._exploration.get((target.address, plan.rule), ExplorationBudget),
-            plain=self._plain.get(kind, lambda: PlainComparison(self._trials, self._clock)),
+            exploration=self._exploration.get((target.address, plan.rule), Exploration),
+            gain=self._gains.get(kind, lambda: DraftGain(self._turn)),
             clock=self._clock,
         )
 

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fly.comparison import Turn
 from fly.costs import CostCurve
 from fly.draft_length.acceptance import Acceptance, AcceptancePool, PendingAcceptance
-from fly.draft_length.exploration import ExplorationBudget
+from fly.draft_length.draft_gain import DraftGain
+from fly.draft_length.exploration import Exploration
 from fly.draft_length.goodput import GoodputLength
-from fly.draft_length.plain_comparison import PlainComparison
-from fly.draft_length.plain_trials import Trials
 from fly.draft_length.policy import DraftLength, FixedLength
-from fly.draft_length.round_time import RoundTimeCorrection, RoundTimes
+from fly.draft_length.round_time import RoundTimes
 from fly.messages import Draft, Load, StepTimes, Verification
 from fly.presets import EXACT, PRESETS
 from fly.rule import tail_length
@@ -145,61 +145,64 @@ def test_a_curve_never_falls_and_is_never_negative(seen: list[tuple[float, float
     assert 0 <= low <= high * (1 + 1e-9) < math.inf
 
 
-@pytest.mark.parametrize("ratio", [0.8, 1.3])
-def test_rounds_unlike_the_estimate_are_corrected_while_their_length_is_in_use(ratio: float) -> None:
-    correction = RoundTimeCorrection()
-    for _ in range(100):
-        correction.observe(4, 2, ratio)
-    assert correction.factor(4, 2) == pytest.approx(ratio, abs=0.02)
-    half = 1 + (ratio - 1) / 2
-    assert correction.factor(5, 2) == correction.factor(4, 64) == pytest.approx(half, abs=0.02)
-    for _ in range(100):
-        correction.observe(0, 2, 1.0)
-    assert correction.factor(4, 2) == pytest.approx(1.0, abs=0.05)
+def record_rounds(times: RoundTimes, length: int, sequences: int, ratio: float) -> None:
+    """Record 100 rounds that take `ratio` times their estimate before any was recorded."""
+    load, waits = Load(sequences=sequences), StepTimes(0, 10_000_000, sequences, 16)
+    for _ in range(sequences):
+        times.record_verification(Verification(0, (0,), (0.0,), times=waits, load=load), 0.01)
+    usual_s = times.round_s(length)
+    for _ in range(100 * sequences):
+        times.record_round(length, times.round_s(length), ratio * usual_s)
+
+
+@pytest.mark.parametrize(("ratio", "learnt"), [(0.8, 1.0), (1.3, 1.3)])
+def test_rounds_longer_than_the_estimate_are_corrected_while_their_length_is_in_use(
+    ratio: float, learnt: float
+) -> None:
+    times, fresh = RoundTimes(VirtualClock()), RoundTimes(VirtualClock())
+    record_rounds(fresh, 0, 2, 1.0)
+    record_rounds(times, 4, 2, ratio)
+    assert times.round_s(4) == pytest.approx(learnt * fresh.round_s(4), rel=0.06)
+    assert times.round_s(5) == pytest.approx(fresh.round_s(5))
+    record_rounds(times, 0, 2, 1.0)
+    assert times.round_s(4) == pytest.approx(fresh.round_s(4), rel=0.05)
 
 
 def test_a_lone_sequence_has_one_correction_for_all_its_drafts() -> None:
-    """Otherwise the length in use would look cheaper than its neighbours, and never change."""
-    correction = RoundTimeCorrection()
-    for _ in range(100):
-        correction.observe(9, 1, 0.8)
-    assert [correction.factor(length, 1) for length in (1, 8, 9, 15)] == [pytest.approx(0.8, abs=0.01)] * 4
-    assert correction.factor(0, 1) == 1.0
-
-
-def test_noise_around_the_estimate_is_no_correction() -> None:
-    correction = RoundTimeCorrection()
-    for index in range(400):
-        correction.observe(6, 1, (0.75, 1.25)[index % 2])
-    assert correction.factor(6, 1) == pytest.approx(1.0, abs=0.03)
+    """Otherwise the length in use would look dearer than its neighbours, in turn."""
+    times, fresh = RoundTimes(VirtualClock()), RoundTimes(VirtualClock())
+    record_rounds(fresh, 0, 1, 1.0)
+    record_rounds(times, 9, 1, 1.3)
+    factors = [times.round_s(length) / fresh.round_s(length) for length in (0, 1, 8, 9, 15)]
+    assert factors == [1.0] + [pytest.approx(1.3, rel=0.06)] * 4
 
 
 def test_exploration_waits_until_its_cost_is_earned() -> None:
-    budget = ExplorationBudget()
-    assert not budget.try_explore(is_plain=True)
+    budget = Exploration()
+    assert not budget.try_begin(is_plain=True)
     for _ in range(32):
-        budget.record_rounds(1, 0.01)
+        budget.record_usual(1, 0.01)
     assert (
-        not budget.try_explore(is_plain=False)
-        and budget.try_explore(is_plain=True)
-        and not budget.try_explore(is_plain=True)
+        not budget.try_begin(is_plain=False)
+        and budget.try_begin(is_plain=True)
+        and not budget.try_begin(is_plain=True)
     )
-    budget.record_exploration(spent_s=0.02, usual_s=0.01)
+    budget.record(spent_s=0.02, usual_s=0.01)
     rounds = 0
-    while not budget.try_explore(is_plain=True):
-        budget.record_rounds(1, 0.01)
+    while not budget.try_begin(is_plain=True):
+        budget.record_usual(1, 0.01)
         rounds += 1
     assert rounds >= 120, "0.01 s lost are 0.75% of more than 120 rounds"
-    budget.record_exploration(spent_s=0.01, usual_s=0.02)
-    assert budget.try_explore(is_plain=True), "a profitable exploration may be repeated at once"
+    budget.record(spent_s=0.01, usual_s=0.02)
+    assert budget.try_begin(is_plain=True), "a profitable exploration may be repeated at once"
 
 
 def test_exploring_pays_for_what_others_waited() -> None:
-    budget = ExplorationBudget()
-    budget.charge(0.03)
+    budget = Exploration()
+    budget.record(spent_s=0.03, usual_s=0.0)
     rounds = 0
-    while not budget.try_explore(is_plain=True):
-        budget.record_rounds(1, 0.01)
+    while not budget.try_begin(is_plain=True):
+        budget.record_usual(1, 0.01)
         rounds += 1
     assert rounds == pytest.approx(400, abs=1), "0.03 s are 0.75% of 400 rounds"
 
@@ -228,8 +231,8 @@ ROUNDS = st.lists(
 def test_the_length_stays_in_its_range_for_any_observation(max_length: int, rounds: list[tuple]) -> None:
     clock = VirtualClock()
     pool = AcceptancePool(max_length, lambda length: min(6, length))
-    plain = PlainComparison(Trials(clock), clock)
-    policy = GoodputLength(pool, RoundTimes(clock), ExplorationBudget(), plain, clock)
+    gain = DraftGain(Turn())
+    policy = GoodputLength(pool, RoundTimes(clock), Exploration(), gain, clock)
     position = 5
     for queue_ns, forward_ns, batch, sequences, kept, is_open, draft_s, verify_s in rounds:
         length = policy.choose()
@@ -321,11 +324,11 @@ class LoneSequence:
 
 def lone_sequence(agreement: float, **changes: float) -> LoneSequence:
     clock = VirtualClock()
-    pool, times, budget = AcceptancePool(15), RoundTimes(clock), ExplorationBudget()
-    plain = PlainComparison(Trials(clock), clock)
+    pool, times, budget = AcceptancePool(15), RoundTimes(clock), Exploration()
+    gain = DraftGain(Turn())
     return LoneSequence(
         clock,
-        lambda: GoodputLength(pool, times, budget, plain, clock),
+        lambda: GoodputLength(pool, times, budget, gain, clock),
         agreement,
         **changes,  # type: ignore[arg-type]
     )
@@ -370,8 +373,8 @@ def test_drafts_are_used_again_after_their_first_ones_were_slow(response_tokens:
 def test_steps_of_many_tokens_while_no_drafter_is_available_count_as_so_many() -> None:
     clock = VirtualClock()
     times = RoundTimes(clock)
-    plain = PlainComparison(Trials(clock), clock)
-    policy = GoodputLength(AcceptancePool(15), times, ExplorationBudget(), plain, clock)
+    gain = DraftGain(Turn())
+    policy = GoodputLength(AcceptancePool(15), times, Exploration(), gain, clock)
     for position in range(0, 100, 20):
         assert policy.choose()
         clock.advance(0.042)
