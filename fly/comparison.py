@@ -1,4 +1,4 @@
-"""The comparison of two arms by measured time: trials of the other arm lose a bounded share of the time. Pure."""
+"""The comparison of two arms by measured time; its trials lose a bounded share of the time. Pure."""
 
 import math
 from collections import deque
@@ -84,7 +84,7 @@ class _Rounds:
             self.count -= self._rounds.popleft()[2]
 
     def unit_s(self) -> float:
-        """Return the seconds of a unit of work; rounds that are much longer than most do not count in full."""
+        """Return the seconds of a unit of work; rounds much longer than most do not count in full."""
         longest_s = _LONGEST * median(seconds / units for seconds, units, _ in self._rounds)
         spent_s = sum(min(seconds, longest_s * units) * weight for seconds, units, weight in self._rounds)
         return spent_s / sum(units * weight for _, units, weight in self._rounds)
@@ -102,8 +102,10 @@ class Comparison:
     nothing is known yet. Later ones wait until the loss of the last one is a small share of the time.
 
     Attributes:
-        log_gain: Logarithm of the factor by which the arm `on` is faster, the mean of recent trials; its
-X    """
+        log_gain: Logarithm of the factor by which a unit takes less time with the arm on, the mean of recent
+            trials; its weight is their number, 0 without a result.
+        log_worth: Logarithm of the factor by which a unit of the arm on is worth more than one of the other.
+    """
 
     def __init__(
         self, turn: Turn | None = None, least_gain: float = 0.0, trial_rounds: float = _TRIAL_ROUNDS

@@ -1,4 +1,4 @@
-"""The gain of drafts under load, where sequences share forwards and perhaps the machine: measured by trials."""
+"""The gain of drafts under load, where sequences share forwards and perhaps a machine: measured by trials."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ class DraftGain:
 
     The load is the number of sequences per target, to the nearest power of 2. In a trial all sequences of the
     router draft, or none does: the drafts of some slow down the others. A unit of work is a round without
-    a draft, or one with the longest; shorter ones count by their estimated time. A lone sequence needs no trials.
+    a draft, or one with the longest; shorter ones count by their estimated time. A lone sequence needs none.
     """
 
     def __init__(self, turn: Turn) -> None:
@@ -50,7 +50,13 @@ class DraftGain:
         return wants_draft if trial is None else trial.is_on
 
     def record(
-        self, phase: int, is_drafting: bool, num_sequences: int, seconds: float, units: float, is_settled: bool
+        self,
+        phase: int,
+        is_drafting: bool,
+        num_sequences: int,
+        seconds: float,
+        units: float,
+        is_settled: bool,
     ) -> None:
         """Record a round.
 
@@ -64,7 +70,9 @@ class DraftGain:
         """
         weight = 1 / num_sequences
         self._sequences.add(float(num_sequences), weight)
-        comparison = self._comparisons.setdefault(self._load(), Comparison(self._turn, trial_rounds=_TRIAL_ROUNDS))
+        comparison = self._comparisons.setdefault(
+            self._load(), Comparison(self._turn, trial_rounds=_TRIAL_ROUNDS)
+        )
         if self._turn.trial is None:
             self._drafting.add(float(is_drafting), weight)
             comparison.prefer(self._drafting.value >= 0.5)

@@ -3,8 +3,8 @@
 import time
 from dataclasses import dataclass
 
+from fly.comparison import Comparison, RoundTimer
 from services.drafter.drafting import Drafting
-from services.drafter.level_choice import LevelChoice, SequenceRounds
 from services.engine.engine import Engine
 from services.engine.future import IdleJob
 from services.engine.sequence import EngineSequence
@@ -36,24 +36,24 @@ class DraftAhead:
     """
 
     def __init__(
-        self, engine: Engine, sequence: EngineSequence, limits: DraftingLimits, level: LevelChoice | None
+        self, engine: Engine, sequence: EngineSequence, limits: DraftingLimits, level: Comparison | None
     ) -> None:
         """Create it; `level` is the replica's choice whether to draft ahead, None if it always does."""
         self._engine = engine
         self._sequence = sequence
         self._limits = limits
         self._level = level
-        self._rounds = None if level is None else SequenceRounds(level)
+        self._rounds = None if level is None else RoundTimer(level)
         self._running: tuple[Drafting, IdleJob] | None = None
 
     def record_draft(self, num_tokens: int) -> None:
         """Record that a draft has ended, for the choice between drafting ahead and not."""
         if self._rounds is not None:
-            self._rounds.record_draft(num_tokens, time.perf_counter())
+            self._rounds.record(num_tokens, time.perf_counter())
 
     def start(self, draft: Drafting, max_tokens: int) -> None:
         """Draft in the background after a finished draft, unless memory is scarce or it would not pay."""
-        is_used = self._level is None or self._level.is_used
+        is_used = self._level is None or self._level.is_on
         if max_tokens < 2 or not self._is_possible() or not is_used:
             return
         drafting = draft.continued(max_tokens)

@@ -3,10 +3,10 @@
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
+from fly.comparison import Comparison
 from fly.messages import Load, ModelInfo, Open
 from services.common.telemetry.instrumented_stream import DraftSteps
 from services.drafter.ahead import DraftingLimits
-from services.drafter.level_choice import LevelChoice
 from services.drafter.session import DraftSession
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.engine import Engine
@@ -21,7 +21,7 @@ class BuiltinDrafter:
         self._engine = engine
         self._sub_drafters = sub_drafters
         self._limits = limits
-        self._ahead = LevelChoice(turn=sub_drafters.turn) if limits.is_ahead_chosen else None
+        self._ahead = Comparison(turn=sub_drafters.turn) if limits.is_ahead_chosen else None
 
     @property
     def info(self) -> ModelInfo:

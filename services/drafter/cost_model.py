@@ -1,7 +1,7 @@
 """The cost model of proposals: decide when a local proposal, or a request for snippets, is profitable."""
 
+from fly.comparison import Comparison, Turn
 from fly.ewma import Ewma
-from services.drafter.level_choice import LevelChoice, TrialTurn
 
 _PROBE_EVERY = 13
 """One unprofitable action in this many is tried all the same, since text and load change. It is a prime, so
@@ -43,9 +43,9 @@ class ProposalBenefit:
             such as a CPU that it shares with the drafter.
     """
 
-    def __init__(self, turn: TrialTurn | None = None) -> None:
+    def __init__(self, turn: Turn | None = None) -> None:
         """Create it without data; `turn` is that of the drafter's levels."""
-        self.level = LevelChoice(_LEAST_GAIN, turn)
+        self.level = Comparison(turn, _LEAST_GAIN)
         self._forward_s = Ewma(_SHARE)
         self._local_s = Ewma(_SHARE)
         self._local_matches = Ewma(_SHARE)

@@ -2,12 +2,12 @@
 
 import contextlib
 
+from fly.comparison import Comparison
 from fly.errors import InvalidRequest
 from fly.messages import Draft, DraftStep, StepTimes
 from fly.sequence import SequenceUpdate, StaleState
 from services.drafter.ahead import DraftAhead, DraftingLimits
 from services.drafter.drafting import Drafting, DraftResult, SubDrafterSession
-from services.drafter.level_choice import LevelChoice
 from services.engine.engine import Engine
 from services.engine.sequence import EngineSequence
 
@@ -32,7 +32,7 @@ class DraftSession:
         sequence: EngineSequence,
         sub_drafter: SubDrafterSession,
         limits: DraftingLimits,
-        ahead: LevelChoice | None = None,
+        ahead: Comparison | None = None,
     ) -> None:
         """Create a session; `ahead` is the replica's choice, if it drafts ahead only while that pays."""
         self._engine = engine

@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fly.comparison import RoundTimer
 from fly.messages import Draft, ProposalCounts
 from services.drafter.cost_model import ProposalBenefit
 from services.drafter.drafting import Proposer
-from services.drafter.level_choice import SequenceRounds
 from services.drafter.local_proposer import LocalProposer
 from services.engine.sequence import EngineSequence
 from services.lookup.index.budget import IndexShare
@@ -60,7 +60,7 @@ class SnippetProposer(Proposer):
         self._benefit = benefit
         self._vocab_size = vocab_size
         self._local = LocalProposer(benefit, share)
-        self._rounds = SequenceRounds(benefit.level)
+        self._rounds = RoundTimer(benefit.level)
         self._request: SnippetRequest | None = None
         self._late_request: SnippetRequest | None = None
         self._is_pending = False
@@ -73,7 +73,7 @@ class SnippetProposer(Proposer):
     def propose(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
         if max_tokens < 1:
             return ()
-        if not self._benefit.level.is_used:
+        if not self._benefit.level.is_on:
             self._look_for_repeat(sequence)
             return ()
         if self._request is None:
@@ -89,8 +89,8 @@ class SnippetProposer(Proposer):
             self._send_request(sequence)
 
     def record_draft(self, num_tokens: int, forwards: int, seconds: float) -> ProposalCounts:
-        self._rounds.record_draft(num_tokens, time.perf_counter())
-        self._num_unused += not self._benefit.level.is_used
+        self._rounds.record(num_tokens, time.perf_counter())
+        self._num_unused += not self._benefit.level.is_on
         self._benefit.record_forwards(forwards, seconds)
         if self._request is not self._late_request and self._is_pending:
             self._late_request = self._request
@@ -122,7 +122,7 @@ class SnippetProposer(Proposer):
         self._is_suspended = False
 
     def _should_prefetch(self, sequence: EngineSequence) -> bool:
-        if not self._benefit.level.is_used:
+        if not self._benefit.level.is_on:
             return self._local.is_repeating
         if not self._benefit.should_propose():
             return False

@@ -11,6 +11,7 @@ from functools import partial
 
 import grpc
 
+from fly.comparison import Comparison, Turn
 from fly.endpoints import Snapshot
 from fly.errors import FlyServeError, NotReady
 from fly.messages import Open, Role
@@ -22,7 +23,6 @@ from services.common.streams import DrafterStream
 from services.common.telemetry.tracing import current_span
 from services.drafter.cost_model import ProposalBenefit
 from services.drafter.drafting import SubDrafterSession
-from services.drafter.level_choice import LevelChoice, TrialTurn
 from services.drafter.snippet_proposer import SNIPPET_TOKENS, SnippetProposer, SnippetRequest
 from services.lookup.index.budget import IndexBudget, IndexShare
 
@@ -158,13 +158,13 @@ class SubDrafters:
         self._version = identity.version if identity else 0
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._num_opened = 0
-        self.turn = TrialTurn()
+        self.turn = Turn()
         self._benefit = ProposalBenefit(self.turn)
         self._watcher: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
-    def level(self) -> LevelChoice | None:
+    def level(self) -> Comparison | None:
         """The choice to use sub-drafters; None if the deployment has none."""
         return None if self._source is None else self._benefit.level
 

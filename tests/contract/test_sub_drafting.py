@@ -18,7 +18,6 @@ from protos.wire.streams import info_from_wire
 from services.common.channel import open_channel
 from services.common.endpoint_sources import ListedEndpointSource
 from services.common.streams import DrafterStream
-from services.drafter.level_choice import LevelChoice
 from services.drafter.servicer import host_engine
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.simulation.clock_engine import ClockEngine
@@ -123,7 +122,7 @@ async def test_a_repeat_is_noticed_where_the_level_does_not_pay_and_little_else_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # The choice goes by measured time: here the test alone decides whether the level is used.
-    monkeypatch.setattr(LevelChoice, "record_round", lambda *_: None)
+    monkeypatch.setattr(Comparison, "record", lambda *_: None)
     other = [token + 20 for token in reversed(OTHER_RESPONSE)]
     async with serving(await create_host(SUFFIX)) as suffix:
         sub_drafters = sub_drafters_at(suffix)
@@ -131,7 +130,7 @@ async def test_a_repeat_is_noticed_where_the_level_does_not_pay_and_little_else_
             first = await respond_as(address, OTHER_RESPONSE)
             await cache_load(suffix, lambda load: load.kv_cached > 0)
             assert sub_drafters.level is not None
-            sub_drafters.level.is_used = False
+            sub_drafters.level.prefer(False)
             unlike = await respond_as(address, other)
             async with asyncio.timeout(TIMEOUT_S):
                 while len(await respond_as(address, OTHER_RESPONSE)) > len(first) / 2:

@@ -31,6 +31,7 @@ WARM_UP_ROUNDS = 100
 MEASURED_ROUNDS = {1: 800, 4: 400, 16: 300, 64: 200}
 FIXED_ROUNDS = {1: 200, 4: 100, 16: 100, 64: 60}
 LEAST_SHARE = {1: 0.92, 4: 0.92, 16: 0.9, 64: 0.8}
+LEAST_OF_PLAIN = {1: 0.96, 4: 0.96, 16: 0.96, 64: 0.92}
 """Of the best fixed length in each phase. With many callers a phase is too short for many trials."""
 
 
@@ -61,3 +62,21 @@ def controlled(curve: str, callers: int) -> RoundLog:
         simulation.agreement = agreement
         simulation.run(phase * callers * (WARM_UP_ROUNDS + MEASURED_ROUNDS[callers]))
     return simulation.log
+
+
+def check_cell(curve: str, callers: int) -> None:
+    """Compare the control in each phase with every fixed length, and with plain decoding."""
+    measured, shares = MEASURED_ROUNDS[callers], []
+    run = controlled(curve, callers)
+    for phase, agreement in enumerate(AGREEMENTS[callers]):
+        first = callers * (phase * (WARM_UP_ROUNDS + measured) + WARM_UP_ROUNDS)
+        last = first + callers * measured
+        goodput = run.goodput(agreement, first, last)
+        begin, end = callers * 15, callers * (15 + FIXED_ROUNDS[callers])
+        goodputs = [each.goodput(agreement, begin, end) for each in fixed(curve, callers)]
+        shares.append(goodput / max(goodputs))
+        what = f"phase {phase}: {shares[-1]:.3f} of the best, {goodput / goodputs[0]:.3f} of plain"
+        assert goodput >= LEAST_SHARE[callers] * max(goodputs), what
+        assert goodput >= LEAST_OF_PLAIN[callers] * goodputs[0], what
+        assert run.changes(first, last) < 0.1, what
+    assert sum(shares) / len(shares) >= 0.95, shares

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fly.comparison import Comparison
 from fly.messages import Draft, DraftStep, Open, Role
 from fly.request import SamplingParams
 from fly.sequence import SequenceMirror, TokenSequence
 from fly.types import Coupling
 from services.drafter.ahead import DraftingLimits
 from services.drafter.drafting import SubDrafterSession
-from services.drafter.level_choice import LevelChoice
 from services.drafter.session import DraftSession
 from services.engine.base import Job, Scores
 from services.engine.sequence import EngineSequence
@@ -94,7 +94,7 @@ async def play(
     prompt: list[int],
     rng: random.Random,
     sampling: SamplingParams,
-    level: LevelChoice | None = None,
+    level: Comparison | None = None,
 ) -> Played:
     """Run exact speculation against the target, which takes a random time to verify."""
     opening = Open(f"test-{prompt}", len(prompt), sampling)
@@ -151,9 +151,9 @@ async def test_nothing_is_drafted_ahead_with_more_sequences_than_allowed() -> No
 
 
 async def test_nothing_is_drafted_ahead_in_rounds_without_that_level() -> None:
-    level = LevelChoice()
+    level = Comparison()
     for is_used in (True, False):
-        level.is_used = is_used
+        level.prefer(is_used)
         async with drafter(1.0, 4096) as engine:
             played = await play(engine, AHEAD, [20, 21, 22], random.Random(1), GREEDY, level)
         assert (played.answers[1].drafted_ahead > 0) is is_used
