@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fly.clock import SystemClock
+from fly.comparison import Comparison
 from fly.messages import Draft, Load, Open, Role
 from fly.request import SamplingParams
 from fly.sequence import TokenSequence, common_length
