@@ -10,16 +10,22 @@ from dataclasses import replace
 from pathlib import Path
 
 from fly.errors import ConfigError, ModelError, NotReady, describe
-from services.common.fetching.files import Source, SourceFile, fault_of_copy, fault_of_list, read_back
-from services.common.fetching.folder import FolderSource
-from services.common.fetching.hub import HubSource
-from services.common.fetching.manifest import MANIFEST, Manifest
+from services.common.fetching.manifest import (
+    MANIFEST,
+    Manifest,
+    SourceFile,
+    fault_of_copy,
+    fault_of_list,
+    read_back,
+)
+from services.common.fetching.sources import FolderSource, HubSource, Source
 from services.common.model_source import HUB_ID
 
 Report = Callable[[str, int, int], None]
 """Called for each file that is done: its name, bytes of the model that are done, bytes of all."""
 
 LOCK = ".lock"
+HUB_CLIENT = ".cache"
 _POLL_S = 2.0
 
 
@@ -142,7 +148,8 @@ def _verify(manifest: Manifest, folder: Path, report: Report) -> None:
 def _filled(source: Source, files: list[SourceFile], part: Path, report: Report) -> Manifest:
     """Fetch the files that are not there yet; each is checked, and listed when it is done."""
     copies = _kept(source, files, part)
-    _remove_others(part, set(copies))
+    # The hub's client keeps a file that it has begun in a folder of its own, and goes on with it.
+    _remove_others(part, {*copies, HUB_CLIENT})
     total = sum(file.size for file in files)
     _require_space(part, total - sum(copy.size for copy in copies.values()))
     for file in files:
@@ -152,7 +159,6 @@ def _filled(source: Source, files: list[SourceFile], part: Path, report: Report)
         report(file.name, sum(copy.size for copy in copies.values()), total)
     manifest = Manifest(source.name, tuple(copies[file.name] for file in files))
     manifest.write(part)
-    # What the hub's client keeps beside the files.
     _remove_others(part, set(copies))
     return manifest
 
@@ -174,9 +180,11 @@ def _kept(source: Source, files: list[SourceFile], part: Path) -> dict[str, Sour
 
 def _remove_others(part: Path, names: set[str]) -> None:
     for path in part.iterdir():
+        if path.name in {*names, MANIFEST, LOCK}:
+            continue
         if path.is_dir():
             shutil.rmtree(path)
-        elif path.name not in {*names, MANIFEST, LOCK}:
+        else:
             path.unlink()
 
 
