@@ -1,6 +1,8 @@
 """Rendered charts as tests ask for them."""
 
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
@@ -24,9 +26,17 @@ Manifest = dict[str, Any]
 
 def rendered(folder: Path, values: Any = None, *files: Path, **options: Any) -> list[Manifest]:
     """The objects that these values make, over those of the files."""
-    path = folder / "values.yaml"
-    path.write_text(yaml.safe_dump(values or {}), encoding="utf-8")
-    return objects(template(*files, path, **options))
+    given = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+    return objects(_text(yaml.safe_dump(values or {}), files, **given))
+
+
+@cache
+def _text(values: str, files: tuple[Path, ...], **options: Any) -> str:
+    """The same for the text of a values file; helm takes a second, and many tests ask for the same."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "values.yaml")
+        path.write_text(values, encoding="utf-8")
+        return template(*files, path, **options)
 
 
 def objects(text: str) -> list[Manifest]:
