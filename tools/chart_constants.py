@@ -3,10 +3,11 @@
 import json
 from collections.abc import Iterator
 
+from fly.messages import Role
 from fly.presets import PRESETS
 from orchestration.deployment.file import METRICS_OFFSETS, Deployment
-from services.common.config import leaves
-from services.lookup.config import ENGINES
+from services.common.sections import engine_of, leaves, sections_of
+from services.lookup.config import LOOKUPS
 from tools.chart import CHART
 
 OUTPUT = CHART / "templates" / "_generated.tpl"
@@ -32,12 +33,20 @@ def rendered() -> str:
 
 
 def _templates() -> Iterator[str]:
-    defaults = {key: field.default for key, field in leaves(Deployment) if key in _USED}
+    defaults = {key: field.default for key, field in leaves([Deployment]) if key in _USED}
     yield _NOTE
     yield _template("defaults", {key.rpartition(".")[2]: value for key, value in defaults.items()})
-    yield _template("lookupEngines", list(ENGINES))
+    yield _template("engines", {tier.value: _engines(tier) for tier in Role})
+    yield _template("lookupEngines", list(LOOKUPS.names))
     yield _template("windows", {name: rule.window for name, rule in sorted(PRESETS.items())})
     yield _template("metricsOffsets", {role.value: offset for role, offset in METRICS_OFFSETS.items()})
+
+
+def _engines(tier: Role) -> dict[str, object]:
+    """Return the default engine of a tier, and the keys of each of its engines."""
+    union = sections_of(Deployment.model_fields[tier].annotation)
+    keys = {engine_of(section): sorted(section.model_fields) for section in union}
+    return {"default": engine_of(union[0]), "keys": keys}
 
 
 def _template(name: str, value: object) -> str:

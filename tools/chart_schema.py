@@ -1,7 +1,7 @@
 """The chart's `values.schema.json`: keys of the deployment file from its classes, the others by hand."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import yaml
 from pydantic import BaseModel
 
 from orchestration.deployment.file import Deployment
-from services.common.config import section_of
+from services.common.sections import ENGINE, engine_of, keys_of, sections_of
 
 FOLDER = Path(__file__).parent.parent / "helm"
 OUTPUT = FOLDER / "flyserve" / "values.schema.json"
@@ -32,12 +32,14 @@ SETTLED: Mapping[str, str] = {
 _DROPPED = ("title", "format", "description")
 
 Schema = dict[str, Any]
+Sections = Sequence[type[BaseModel]]
+"""A section, or those of a union by engine."""
 
 
 def values_schema() -> Schema:
     """Return the whole schema of the chart's values."""
     chart: Schema = yaml.safe_load(CHART_PART.read_text(encoding="utf-8"))
-    served = _section(Deployment)
+    served = _section([Deployment])
     for key, more in chart["amended"].items():
         _key(served, key).update(more)
     whole = {
@@ -58,10 +60,18 @@ def rendered() -> str:
     return json.dumps(values_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
-def plain_schemas(section: type[BaseModel]) -> dict[str, Schema]:
-    """Return the schema of each key of a section without references, titles and descriptions."""
-    whole = section.model_json_schema()
-    return {name: _named_switches(_plain(field, whole)) for name, field in whole["properties"].items()}
+def plain_schemas(union: Sections) -> dict[str, Schema]:
+    """Return the schema of each key of a section, or of a union of them, without references and texts."""
+    made: dict[str, Schema] = {}
+    for section in union:
+        whole = section.model_json_schema()
+        for name, field in whole["properties"].items():
+            is_union = len(sections_of(section.model_fields[name].annotation)) > 1
+            made.setdefault(name, {} if is_union else _named_switches(_plain(field, whole)))
+    if len(union) > 1:
+        engines = list(map(engine_of, union))
+        made[ENGINE] = {"default": engines[0], "enum": engines, "type": "string"}
+    return made
 
 
 def _key(schema: Schema, key: str) -> Schema:
@@ -103,25 +113,29 @@ def _with_null(schema: Schema) -> Schema:
     return made
 
 
-def _section(section: type[BaseModel], prefix: str = "") -> Schema:
+def _section(union: Sections, prefix: str = "") -> Schema:
     """Return an object's schema with descriptions; `prefix` is the section's dotted name in the values."""
-    schemas = plain_schemas(section)
+    schemas, fields = plain_schemas(union), keys_of(union)
     properties = {
         key: {
             "description": " ".join((field.description or "").split()),
             **_nested(field.annotation, schemas[key], f"{prefix}{key}."),
         }
-        for key, field in section.model_fields.items()
+        for key, field in fields.items()
         if f"{prefix}{key}" not in SETTLED
     }
     made: Schema = {"type": "object", "additionalProperties": False, "properties": properties}
-    required = [key for key in properties if section.model_fields[key].is_required()]
+    required = [key for key in properties if all(_requires(section, key) for section in union)]
     return {**made, "required": required} if required else made
+
+
+def _requires(section: type[BaseModel], key: str) -> bool:
+    return key in section.model_fields and section.model_fields[key].is_required()
 
 
 def _nested(annotation: Any, schema: Schema, prefix: str) -> Schema:
     """Return a key's schema; that of a section is made from its class, for its descriptions."""
-    if (inner := section_of(annotation)) is None:
+    if not (inner := sections_of(annotation)):
         return schema
     made = _section(inner, prefix)
     is_optional = type(None) in getattr(annotation, "__args__", ())

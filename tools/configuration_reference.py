@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 
 from orchestration.deployment import reserved
 from orchestration.deployment.file import Deployment
-from services.common.config import section_of
+from services.common.sections import engine_of, keys_of, sections_of
 from tools.chart_schema import SETTLED, plain_schemas
 
 OUTPUT = Path(__file__).parent.parent / "docs" / "configuration.md"
@@ -22,7 +22,7 @@ Generated from the configuration classes by `make generate`; do not edit.
 
 A deployment is one YAML file, which `flyserve up`, `flyserve apply` and `flyserve router` read. The
 [chart](kubernetes.md) has the same keys as values, except those marked *not in the chart*. An unknown key is
-an error that names the nearest one.
+an error that names the nearest one. A key that only other engines of a tier have is an error, too.
 
 Without Ray, `python -m services.target`, `services.drafter`, `services.lookup` and `python -m router`
 take the keys of their section as flags: `max_sequences` is `--max-sequences`, and a key of a nested section
@@ -43,14 +43,14 @@ def main() -> None:
 
 def rendered() -> str:
     """Return the page."""
-    sections = {name: section_of(field.annotation) for name, field in Deployment.model_fields.items()}
+    sections = {name: sections_of(field.annotation) for name, field in Deployment.model_fields.items()}
     page = [
         _INTRODUCTION,
         "## Top level\n",
-        _table(_rows(Deployment, "", [n for n, s in sections.items() if not s])),
+        _table(_rows([Deployment], "", [n for n, s in sections.items() if not s])),
     ]
     for name, section in sections.items():
-        if section is not None:
+        if section:
             description = Deployment.model_fields[name].description
             page += [f"## `{name}`\n", f"{_text(description)}\n", _table(_rows(section, f"{name}."))]
     page += [_RESERVED, _reasons("every replica", reserved.REPLICA)]
@@ -62,17 +62,27 @@ def _table(rows: Iterable[str]) -> str:
     return _HEAD + "".join(rows)
 
 
-def _rows(section: type[BaseModel], prefix: str, names: Sequence[str] = ()) -> Iterator[str]:
+def _rows(union: Sequence[type[BaseModel]], prefix: str, names: Sequence[str] = ()) -> Iterator[str]:
     """Yield a line for every key, the required ones first; a nested section has a line before its keys."""
-    schemas, fields = plain_schemas(section), section.model_fields
+    schemas, fields = plain_schemas(union), keys_of(union)
     for name in sorted(names or fields, key=lambda name: not fields[name].is_required()):
         field, key = fields[name], f"{prefix}{name}"
-        meaning = _text(field.description) + (" *Not in the chart.*" if _is_settled(key) else "")
-        inner = section_of(field.annotation)
-        limits = _limits(schemas[name]) if inner is None else "section"
+        meaning = " ".join([_text(field.description), *_marks(union, name, key)])
+        inner = sections_of(field.annotation)
+        limits = "section" if inner else _limits(schemas[name])
         yield f"| `{key}` | {_default(field)} | {limits} | {meaning} |\n"
-        if inner is not None:
+        if inner:
             yield from _rows(inner, f"{key}.")
+
+
+def _marks(union: Sequence[type[BaseModel]], name: str, key: str) -> Iterator[str]:
+    """Yield the engines that have a key, if not all have it, and that the chart does not have it."""
+    having = [section for section in union if name in section.model_fields]
+    if len(having) < len(union):
+        engines = " or ".join(f"`{engine_of(section)}`" for section in having)
+        yield f"*Only with engine {engines}.*"
+    if _is_settled(key):
+        yield "*Not in the chart.*"
 
 
 def _is_settled(key: str) -> bool:

@@ -124,11 +124,11 @@ def _listed(rows: Any) -> list[tuple[list[int], list[float]]]:
 async def record() -> dict[str, Any]:
     """Return a recording of the scenario with the real vLLM, on the demo's target in fp32."""
     from services.engine.vllm.engine import start_engine
-    from services.target.config import TargetConfig
+    from services.target.config import VllmTargetConfig
     from services.target.vllm import VllmTarget
 
-    fields: dict[str, Any] = {"model": MODEL, "dtype": "float32", "engine": "vllm", "max_sequences": 4}
-    engine = await start_engine(TargetConfig(role=Role.TARGET, **fields))
+    fields: dict[str, Any] = {"model": MODEL, "dtype": "float32", "max_sequences": 4}
+    engine = await start_engine(VllmTargetConfig(role=Role.TARGET, **fields))
     try:
         recorder = engine.client.wrap(Recorder)
         await play(VllmTarget(engine))

@@ -8,7 +8,7 @@ from typing import Any
 from flyserve.cli.terminal import messages
 from flyserve.cli.up import DEMO
 from orchestration.deployment.file import Deployment, RouterTier, load_deployment
-from orchestration.deployment.tiers import DrafterTier, SubDrafterTier, TargetTier
+from orchestration.deployment.tiers import BuiltinDrafter, BuiltinTarget, NgramSubDrafter, SuffixDrafter
 from orchestration.local.runner import LocalDeployment, LocalOptions, local_deployment
 from router.config import HttpConfig
 from router.speculation_config import DraftLengthConfig, SpeculationConfig
@@ -68,9 +68,9 @@ def one_of_each(
         "threads": 1,
     }
     return Deployment(
-        target=TargetTier(model=target, **size),
-        drafter=DrafterTier(engine="suffix") if drafter is None else DrafterTier(model=drafter, **size),
-        sub_drafter=None if drafter is None else SubDrafterTier(engine="ngram"),
+        target=BuiltinTarget(model=target, **size),
+        drafter=SuffixDrafter() if drafter is None else BuiltinDrafter(model=drafter, **size),
+        sub_drafter=None if drafter is None else NgramSubDrafter(),
         router=RouterTier(grpc_port=0, max_concurrent=max_concurrent),
         speculation=SpeculationConfig(draft_length=DraftLengthConfig(max=draft_length)),
     )

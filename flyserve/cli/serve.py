@@ -40,9 +40,7 @@ class LineOptions:
     ] = None
     sub_draft: Annotated[
         str | None,
-        typer.Option(
-            help="suffix, ngram, none, or the folder of a tiny model; helps a drafter with a model."
-        ),
+        typer.Option(help="suffix, ngram or none; helps a drafter with a model."),
     ] = None
     replicas: Annotated[int | None, typer.Option(min=1, help="Replicas of the target.")] = None
     host: Annotated[

@@ -8,6 +8,7 @@ from typing import Any
 from fly.errors import ConfigError
 from fly.messages import Role
 from orchestration.deployment.file import Deployment
+from services.common.sections import ENGINE
 from services.common.token_map import token_map_hash
 
 _ROUTER_KEYS = ("security.auth_tokens_file", "security.health_port", "security.tls.client_certificates")
@@ -71,8 +72,10 @@ def require_possible(found: tuple[Change, ...]) -> None:
 
 
 def _differences(prefix: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
-    # NOTE: both, because a mapping such as engine_args may have lost a key.
-    for name in {**before, **after}:
+    # NOTE: both, because a mapping such as engine_args may have lost a key. Another engine has other keys.
+    is_same = before.get(ENGINE) == after.get(ENGINE)
+    names = {**before, **after} if is_same else [name for name in before if name in after]
+    for name in names:
         key, old, new = f"{prefix}{name}", before.get(name), after.get(name)
         if old == new:
             continue

@@ -10,16 +10,22 @@ from fly.errors import ConfigError
 from fly.messages import Role
 from orchestration.deployment import reserved
 from orchestration.deployment.security import located as located_security
-from orchestration.deployment.tiers import DrafterTier, ModelTier, SubDrafterTier, TargetTier
+from orchestration.deployment.tiers import (
+    BuiltinDrafter,
+    DrafterTier,
+    ModelTier,
+    NoSubDrafter,
+    ScaledTier,
+    SubDrafter,
+    SubDrafterTier,
+    TargetTier,
+)
 from router.config import RouterSection
 from router.speculation_config import SpeculationConfig
 from services.common.config import Config, load_yaml
 from services.common.model_source import is_hub_id
 from services.common.security.config import PublicSecurityConfig
 from services.common.telemetry.config import TelemetrySection
-from services.engine.config import (
-    EngineName,
-)
 
 APPLICATION_ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_NAME = "default"
@@ -138,9 +144,9 @@ class Deployment(Config):
     @model_validator(mode="after")
     def _has_a_drafter_to_help(self) -> Self:
         drafter, helper = self.drafter, self.sub_drafter
-        if drafter is None or helper is None or helper.engine == "none":
+        if drafter is None or helper is None or isinstance(helper, NoSubDrafter):
             return self
-        if drafter.looks_up or drafter.engine == EngineName.VLLM:
+        if not isinstance(drafter, BuiltinDrafter):
             raise ValueError(
                 f"sub_drafter: has the engine {helper.engine}, but drafter.engine is {drafter.engine}, which"
                 " uses no sub-drafter: leave sub_drafter out, or set drafter.engine: builtin"
@@ -148,9 +154,13 @@ class Deployment(Config):
         return self
 
     @property
-    def tiers(self) -> dict[Role, ModelTier | SubDrafterTier]:
+    def tiers(self) -> dict[Role, ScaledTier | SubDrafter]:
         """The tiers that the deployment has."""
-        tiers = {Role.TARGET: self.target, Role.DRAFTER: self.drafter, Role.SUB_DRAFTER: self.sub_drafter}
+        tiers: dict[Role, ScaledTier | SubDrafter | None] = {
+            Role.TARGET: self.target,
+            Role.DRAFTER: self.drafter,
+            Role.SUB_DRAFTER: self.sub_drafter,
+        }
         return {role: tier for role, tier in tiers.items() if tier is not None}
 
 
@@ -182,7 +192,7 @@ def located_deployment(deployment: Deployment, path: Path, has_models: bool = Tr
     located: dict[str, Config] = {
         role.value: tier.model_copy(update={"model": _located(tier.model, role.value, path)})
         for role, tier in deployment.tiers.items()
-        if tier.model is not None and not is_elsewhere(tier.model)
+        if isinstance(tier, ModelTier) and not is_elsewhere(tier.model)
     }
     template = deployment.router.chat_template
     if template is not None and not is_elsewhere(template):

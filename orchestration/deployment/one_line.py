@@ -7,11 +7,10 @@ from typing import Any
 
 from fly.errors import ConfigError
 from orchestration.deployment.file import Deployment, located_deployment
+from orchestration.deployment.tiers import BuiltinDrafter, ModelTier
 from services.common.config import parse
-from services.common.model_source import is_hub_id
 from services.common.token_map import token_map_hash
-from services.engine.config import EngineName
-from services.lookup.config import ENGINES
+from services.lookup.config import LOOKUPS
 
 _SOURCE = "flyserve serve"
 _WITHOUT = "none"
@@ -24,7 +23,7 @@ class OneLine:
     Attributes:
         target: Folder of the target, or `org/name@revision`.
         draft: The same of the drafter, or an engine that looks tokens up; None decodes without drafts.
-        sub_draft: Engine of the sub-drafter, `none`, or the folder of its model; `draft` must have a model.
+        sub_draft: Engine of the sub-drafter, or `none`; `draft` must have a model.
         replicas: Replicas of the target.
         port: Port of the HTTP API.
         grpc_port: Port of the gRPC API.
@@ -54,7 +53,7 @@ def deployment_content(line: OneLine) -> dict[str, Any]:
     size = {"dtype": line.dtype, "engine": line.engine}
     target = {"model": _model(line.target), "replicas": line.replicas, **size}
     tiers: dict[str, Mapping[str, Any]] = {"target": target}
-    if line.draft in ENGINES:
+    if line.draft in LOOKUPS.names:
         tiers["drafter"] = {"engine": line.draft}
     elif line.draft is not None:
         drafter = {"model": _model(line.draft), **size}
@@ -62,7 +61,7 @@ def deployment_content(line: OneLine) -> dict[str, Any]:
             raise ConfigError(
                 f"--draft: is {line.draft}, the target itself: a drafter must be smaller than its target"
             )
-        if line.engine != EngineName.VLLM and _have_other_tokens(Path(line.target), Path(line.draft)):
+        if line.engine != "vllm" and _have_other_tokens(Path(line.target), Path(line.draft)):
             drafter["vocabulary"] = "text"
         tiers["drafter"] = drafter
     if line.sub_draft not in (None, _WITHOUT):
@@ -82,7 +81,7 @@ def one_line_deployment(content: Mapping[str, Any]) -> Deployment:
     """
     deployment = located_deployment(parse(Deployment, dict(content), _SOURCE), Path(_SOURCE))
     drafter, target = deployment.drafter, deployment.target.model
-    if drafter is None or drafter.model is None or drafter.vocabulary != "same":
+    if not isinstance(drafter, ModelTier) or _maps(drafter):
         return deployment
     if _have_other_tokens(target, drafter.model):
         raise ConfigError(
@@ -90,6 +89,10 @@ def one_line_deployment(content: Mapping[str, Any]) -> Deployment:
             " tokenizer, or the engine builtin, which maps them"
         )
     return deployment
+
+
+def _maps(drafter: ModelTier) -> bool:
+    return isinstance(drafter, BuiltinDrafter) and drafter.vocabulary != "same"
 
 
 def _have_other_tokens(target: Path, drafter: Path) -> bool:
@@ -102,21 +105,18 @@ def _sub_drafter(line: OneLine) -> dict[str, Any]:
     assert line.sub_draft is not None
     if line.draft is None:
         remedy = "give --draft too"
-        if line.sub_draft in ENGINES:
+        if line.sub_draft in LOOKUPS.names:
             remedy += f", or only --draft {line.sub_draft}, which drafts without a model"
         raise ConfigError(f"--sub-draft: is {line.sub_draft}, which helps a drafter: {remedy}")
-    if line.draft in ENGINES:
+    if line.draft in LOOKUPS.names:
         raise ConfigError(
             f"--sub-draft: is {line.sub_draft}, which helps a drafter that runs a model, but --draft is"
             f" {line.draft}: leave --sub-draft out"
         )
-    if line.sub_draft in ENGINES:
+    if line.sub_draft in LOOKUPS.names:
         return {"engine": line.sub_draft}
-    model = _model(line.sub_draft)
-    if not Path(model).is_dir() and not is_hub_id(Path(model)):
-        known = ", ".join((*ENGINES, _WITHOUT))
-        raise ConfigError(f"--sub-draft: is {line.sub_draft!r}, must be {known}, or the folder of a model")
-    return {"engine": "model", "model": model}
+    known = ", ".join((*LOOKUPS.names, _WITHOUT))
+    raise ConfigError(f"--sub-draft: is {line.sub_draft!r}, must be one of {known}")
 
 
 def _model(name: str) -> str:

@@ -9,15 +9,16 @@ from typing import Any
 from fly.messages import Role
 from orchestration.deployment.file import METRICS_OFFSETS, METRICS_PORTS_PER_TIER, Deployment
 from orchestration.deployment.security import router_security, security_of
-from orchestration.deployment.tiers import DrafterTier, EngineTier, ModelTier, SubDrafterTier
+from orchestration.deployment.tiers import BuiltinDrafter, LookupDrafter, ModelTier, NoSubDrafter, Tier
 from router.config import RouterSection
 from router.speculation_config import SpeculationConfig
-from services.common.config import Config, changed_values
+from services.common.config import changed_values
+from services.common.sections import Engines, engine_of
 from services.common.security.identity import certificate_name
 from services.common.telemetry.config import TelemetrySection
-from services.drafter.config import DrafterSection, DraftingSection
-from services.lookup.config import LookupSection, SubDrafterSection
-from services.target.config import TargetSection
+from services.drafter.config import DRAFTERS
+from services.lookup.config import LOOKUPS
+from services.target.config import TARGETS
 
 ACTORS: Mapping[Role, str] = {
     Role.TARGET: "services.target.actor:TargetActor",
@@ -26,16 +27,12 @@ ACTORS: Mapping[Role, str] = {
 }
 """Class of each tier's actor as `module:name`: named here, imported where it runs."""
 
-MODEL_SUB_DRAFTER = "services.drafter.actor:ModelSubDrafterActor"
-"""Class of a sub-drafter's actor that runs a model."""
-
 LOOKUP_DRAFTER = "services.lookup.actor:LookupDrafterActor"
 """Class of a drafter's actor that looks tokens up."""
 
 Members = Mapping[Role, tuple[str, ...]]
 """Names of the replicas that make up each tier."""
 
-_LIGHT_CPUS = 0.5
 _ROUTER_CPUS = 1.0
 _MARK = 0.001
 """Amount of a resource that only marks nodes; the least that Ray accepts."""
@@ -48,6 +45,10 @@ class Requests:
     num_cpus: float
     num_gpus: float
     num_actors: int = 1
+
+
+_LIGHT = Requests(num_cpus=0.5, num_gpus=0.0)
+"""Requests of a replica that looks tokens up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,22 +104,24 @@ def plan(
     """
     replicas = partial(_replicas, deployment, members or first_members(deployment))
     target, drafter = deployment.target, deployment.drafter
-    config = _model_config(target, TargetSection)
-    targets = replicas(Role.TARGET, actors[Role.TARGET], _requests(target), config)
+    targets = replicas(Role.TARGET, actors[Role.TARGET], _requests(target), _model_config(target, TARGETS))
     if drafter is None:
         return targets
-    if drafter.looks_up:
-        return (*replicas(Role.DRAFTER, *_lookup_drafter(drafter)), *targets)
+    if isinstance(drafter, LookupDrafter):
+        own = drafter.model_dump(mode="json", include={"max_draft", "max_sequences"})
+        config = {"role": Role.DRAFTER.value, **own, **_values(drafter, LOOKUPS)}
+        return (*replicas(Role.DRAFTER, LOOKUP_DRAFTER, _LIGHT, config), *targets)
     sub_drafters: tuple[ReplicaSpec, ...] = ()
-    config = _model_config(drafter, DrafterSection)
-    if drafter.vocabulary != "same":
+    config = _model_config(drafter, DRAFTERS)
+    if isinstance(drafter, BuiltinDrafter) and drafter.vocabulary != "same":
         config["target_tokenizer"] = str(target.model)
-    if (tier := deployment.sub_drafter) is not None and tier.engine != "none":
-        sub_drafters = replicas(Role.SUB_DRAFTER, *_sub_drafter(tier, actors[Role.SUB_DRAFTER]))
+    if (tier := deployment.sub_drafter) is not None and not isinstance(tier, NoSubDrafter):
+        sub_drafters = replicas(Role.SUB_DRAFTER, actors[Role.SUB_DRAFTER], _LIGHT, _values(tier, LOOKUPS))
         config["registry"] = registry
     drafters = replicas(Role.DRAFTER, actors[Role.DRAFTER], _requests(drafter), config)
-    cpus = {"declared_cpus": total_cpus((*sub_drafters, *drafters, *targets)) + _ROUTER_CPUS}
-    drafters = tuple(replace(spec, hints={**spec.hints, **cpus}) for spec in drafters)
+    if isinstance(drafter, BuiltinDrafter):
+        cpus = {"declared_cpus": total_cpus((*sub_drafters, *drafters, *targets)) + _ROUTER_CPUS}
+        drafters = tuple(replace(spec, hints={**spec.hints, **cpus}) for spec in drafters)
     return (*sub_drafters, *drafters, *targets)
 
 
@@ -178,33 +181,22 @@ def total_cpus(specs: Iterable[ReplicaSpec]) -> float:
     return sum(spec.total_cpus for spec in specs)
 
 
-def _requests(tier: EngineTier) -> Requests:
+def _requests(tier: ModelTier) -> Requests:
     """Return the requests of a tier with a model: an actor requests what all of its processes need."""
     processes = tier.num_processes // tier.num_actors
     return Requests(float(tier.threads * processes), tier.gpus * processes, tier.num_actors)
 
 
-def _lookup_drafter(tier: DrafterTier) -> tuple[str, Requests, dict[str, Any]]:
-    """Return the actor, the requests and the configuration of a drafter without a model."""
-    own = tier.model_dump(mode="json", include={"engine", "max_draft", "max_sequences"})
-    config = {"role": Role.DRAFTER.value, **own, **changed_values(tier, LookupSection)}
-    return LOOKUP_DRAFTER, Requests(_LIGHT_CPUS, 0.0), config
+def _model_config(tier: ModelTier, services: Engines[Any]) -> dict[str, Any]:
+    """Return the device and the changed values of a tier, by the keys of its service."""
+    return {**_values(tier, services), **({"device": "cuda"} if tier.gpus else {})}
 
 
-def _sub_drafter(tier: SubDrafterTier, actor: str) -> tuple[str, Requests, dict[str, Any]]:
-    """Return the actor, the requests and the configuration of a sub-drafter; `actor` needs no model."""
-    if tier.engine != "model":
-        return actor, Requests(_LIGHT_CPUS, tier.gpus), changed_values(tier, SubDrafterSection)
-    # NOTE: the drafter's own servicer in another role, without a sub-drafter of its own.
-    role = {"role": Role.SUB_DRAFTER.value, "draft_ahead": "off"}
-    requests = Requests(float(tier.threads), tier.gpus)
-    return MODEL_SUB_DRAFTER, requests, {**_model_config(tier, DraftingSection), **role}
-
-
-def _model_config(tier: ModelTier | SubDrafterTier, section: type[Config]) -> dict[str, Any]:
-    """Return the model, the device and the changed values of a tier, by the keys of its service."""
-    device = {"device": "cuda"} if tier.gpus else {}
-    return {"model": str(tier.model), **changed_values(tier, section), **device}
+def _values(tier: Tier, services: Engines[Any]) -> dict[str, Any]:
+    """Return the changed values of a tier, its engine included, by the keys of its service, as plain data."""
+    engine = engine_of(type(tier))
+    named = {} if engine == services.names[0] else {"engine": engine}
+    return {**named, **changed_values(tier, services.named(engine))}
 
 
 def _replicas(

@@ -24,8 +24,8 @@ REPLICA: Mapping[str, str] = {
 
 SUB_DRAFTER: Mapping[str, str] = {
     **REPLICA,
-    "vocabulary": "a sub-drafter has the vocabulary of its drafter",
-    "engine_args": "a sub-drafter's model runs on the builtin engine",
+    "max_draft": "drafters ask for the tokens that they need",
+    "max_sequences": "the drafters have limits of their own",
 }
 """Keys of a sub-drafter."""
 

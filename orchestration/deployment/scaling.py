@@ -6,16 +6,16 @@ from fly.errors import ConfigError
 from fly.messages import Role
 from orchestration.deployment.autoscaling import Autoscaling
 from orchestration.deployment.file import Deployment
-from orchestration.deployment.tiers import ModelTier
+from orchestration.deployment.tiers import ScaledTier
 from services.common.config import parse
 
 
-def autoscaled(deployment: Deployment) -> dict[Role, tuple[ModelTier, Autoscaling]]:
+def autoscaled(deployment: Deployment) -> dict[Role, tuple[ScaledTier, Autoscaling]]:
     """Return the tiers whose number of replicas follows their load, with their limits."""
     return {
         role: (tier, tier.autoscaling)
         for role, tier in deployment.tiers.items()
-        if isinstance(tier, ModelTier) and tier.autoscaling is not None
+        if isinstance(tier, ScaledTier) and tier.autoscaling is not None
     }
 
 

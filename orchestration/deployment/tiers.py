@@ -1,31 +1,30 @@
-"""The tiers of a deployment file: the services' own sections, with replicas, GPUs and nodes."""
+"""The tiers of a deployment file: a section of its service for each engine, with replicas, GPUs and nodes."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from orchestration.deployment import reserved
 from orchestration.deployment.autoscaling import Autoscaling
-from services.common.config import Config, OneOf
+from services.common.config import Config
 from services.common.model_source import ModelPath
-from services.drafter.config import DrafterSection, DraftingSection
+from services.common.sections import Engines
+from services.drafter.config import DrafterSection, DraftLimit, VllmDrafterSection
 from services.engine.config import (
     AUTO,
-    EngineName,
-    EngineSection,
+    BuiltinSection,
     ModelSection,
-    Sharding,
+    Places,
+    VllmSection,
     quantization_fault,
 )
 from services.engine.vllm_args import MEMORY_ARGUMENTS, config_faults, num_workers
-from services.lookup.config import ENGINES, LookupSection, SubDrafterSection
-from services.target.config import TargetSection
+from services.lookup.config import NgramSection, SuffixSection
+from services.target.config import TargetSection, VllmTargetSection
 
 _HALF = 0.5
 """Fraction of a GPU above which no two requests share one."""
-
-Replicas = Annotated[int, Field(ge=1, le=1024)]
 
 
 def _fewest(data: dict[str, Any]) -> int:
@@ -35,23 +34,16 @@ def _fewest(data: dict[str, Any]) -> int:
 
 
 class Tier(Config):
-    """Resources of a tier's replicas."""
+    """Placement of a tier's replicas."""
 
     reserved: ClassVar[Mapping[str, str]] = reserved.REPLICA
-
-    gpus: float = Field(0.0, ge=0, le=1)
-    """GPUs of each process of a replica; 0 computes on the CPU, a fraction shares a GPU."""
 
     node_resource: str | None = Field(None, min_length=1)
     """Ray resource of the nodes that the replicas may run on; null allows any node."""
 
 
-class ModelTier(ModelSection, Tier):
-    """Model and replicas of a tier that can follow its load."""
-
-    model: ModelPath | None = None
-    """Folder of the model; a relative one is searched next to the deployment file, then under the
-    application's root. Or `org/name@revision` on the model hub, which every replica fetches."""
+class ScaledTier(Places, Tier):
+    """Replicas of a tier that can follow its load."""
 
     autoscaling: Autoscaling | None = None
     """Lets the number of replicas follow the load; null keeps it as it is."""
@@ -74,39 +66,75 @@ class ModelTier(ModelSection, Tier):
         return value
 
 
-def _memory_faults(kv_tokens: int | str, gpus: float) -> Iterator[str]:
-    """Yield the reason why the builtin engine cannot measure its KV memory."""
-    if kv_tokens == AUTO and gpus != 1:
-        reason = "would take the memory of the others" if gpus else "measures the memory of a GPU"
-        yield f"kv_tokens: is {AUTO}, which {reason}, but gpus is {gpus:g}, must be 1: set a number"
+class ModelTier(ModelSection, ScaledTier):
+    """Model and GPUs of a tier, on any engine."""
 
+    model: ModelPath
+    """Folder of the model; a relative one is searched next to the deployment file, then under the
+    application's root. Or `org/name@revision` on the model hub, which every replica fetches."""
 
-class EngineTier(EngineSection, ModelTier):
-    """Tier with a choice of engines."""
+    gpus: float = Field(0.0, ge=0, le=1)
+    """GPUs of each process of a replica; 0 computes on the CPU, a fraction shares a GPU."""
 
     @model_validator(mode="after")
     def _suits_its_engine(self) -> Self:
-        faults = [*config_faults(self), *self._gpu_faults()]
-        if self.engine == EngineName.BUILTIN:
-            faults += _memory_faults(self.kv_tokens, self.gpus)
-        if fault := quantization_fault(self, "cuda" if self.gpus else "cpu"):
-            faults.append(fault)
-        if faults:
+        if faults := list(self._faults()):
             raise ValueError("; ".join(faults))
         return self
 
-    def _gpu_faults(self) -> Iterator[str]:
-        """Yield the reason why the processes cannot share GPUs as the file says."""
+    def _faults(self) -> Iterator[str]:
+        """Yield each key whose value does not fit the others."""
+        raise NotImplementedError
+
+    @property
+    def num_processes(self) -> int:
+        """Processes that compute one replica, each with `threads` and `gpus` of its own."""
+        raise NotImplementedError
+
+    @property
+    def num_actors(self) -> int:
+        """Ray actors of one replica."""
+        return self.num_processes
+
+
+class BuiltinTier(BuiltinSection, ModelTier):
+    """Tier of the builtin engine."""
+
+    @property
+    def num_processes(self) -> int:
+        return self.shards if isinstance(self, TargetSection) else 1
+
+    def _faults(self) -> Iterator[str]:
+        if fault := quantization_fault(self, "cuda" if self.gpus else "cpu"):
+            yield fault
+        if self.kv_tokens == AUTO and self.gpus != 1:
+            reason = "would take the memory of the others" if self.gpus else "measures the memory of a GPU"
+            yield f"kv_tokens: is {AUTO}, which {reason}, but gpus is {self.gpus:g}, must be 1: set a number"
+        if self.num_processes > 1 and 0 < self.gpus <= _HALF:
+            yield (
+                f"gpus: is {self.gpus:g}: must be above {_HALF} for each of {self.num_processes} shards:"
+                " two of them could get the same GPU, which NCCL refuses: use 1, or a fraction above"
+                f" {_HALF} if the GPUs are shared with another tier"
+            )
+
+
+class VllmTier(VllmSection, ModelTier):
+    """Tier of vLLM."""
+
+    @property
+    def num_processes(self) -> int:
+        return num_workers(self)
+
+    @property
+    def num_actors(self) -> int:
+        """One, in which vLLM starts its processes."""
+        return 1
+
+    def _faults(self) -> Iterator[str]:
+        yield from config_faults(self)
         if self.gpus in (0, 1):
             return
-        if self.engine != EngineName.VLLM:
-            if self.num_processes > 1 and self.gpus <= _HALF:
-                yield (
-                    f"gpus: is {self.gpus:g}: must be above {_HALF} for each of {self.num_processes} shards:"
-                    " two of them could get the same GPU, which NCCL refuses: use 1, or a fraction above"
-                    f" {_HALF} if the GPUs are shared with another tier"
-                )
-        elif self.num_processes > 1:
+        if self.num_processes > 1:
             yield f"gpus: is {self.gpus:g}: must be 1 for each of the {self.num_processes} processes of vLLM"
         elif not self.engine_args.keys() & set(MEMORY_ARGUMENTS):
             yield (
@@ -114,76 +142,73 @@ class EngineTier(EngineSection, ModelTier):
                 f" engine_args.{MEMORY_ARGUMENTS[0]} limits it"
             )
 
-    @property
-    def num_processes(self) -> int:
-        """Processes that compute one replica, each with `threads` and `gpus` of its own."""
-        if self.engine == EngineName.VLLM:
-            return num_workers(self)
-        return self.shards if isinstance(self, Sharding) else 1
 
-    @property
-    def num_actors(self) -> int:
-        """Ray actors of one replica: one for each process, or one in which vLLM starts its processes."""
-        return 1 if self.engine == EngineName.VLLM else self.num_processes
+class BuiltinTarget(TargetSection, BuiltinTier):
+    """Targets on the builtin engine."""
 
 
-class TargetTier(TargetSection, EngineTier):
-    """The targets, which verify."""
-
-    model: ModelPath
-    """Folder of the model; a relative one is searched next to the deployment file, then under the
-    application's root. Or `org/name@revision` on the model hub, which every replica fetches."""
+class VllmTarget(VllmTargetSection, VllmTier):
+    """Targets on vLLM."""
 
 
-class DrafterTier(DrafterSection, LookupSection, EngineTier):
-    """The drafters: with a model, or by look-up without one."""
+class BuiltinDrafter(DrafterSection, BuiltinTier):
+    """Drafters on the builtin engine."""
 
-    engine: Annotated[str, OneOf((*(name.value for name in EngineName), *ENGINES))] = EngineName.BUILTIN.value
+    engine: Literal["builtin"] = "builtin"
     """`builtin` and `vllm` run a model; `vllm` needs the extra of that name. Without a model, `ngram` looks
     tokens up in the sequence itself, and `suffix` also in earlier responses of the deployment."""
 
-    model: ModelPath | None = None
-    """Folder or hub id of the model, searched as that of the target; engines that look tokens up have none.
-    The keys of a model, such as `kv_tokens`, have no effect with them."""
 
-    @model_validator(mode="after")
-    def _has_what_its_engine_needs(self) -> Self:
-        if self.looks_up and self.model is not None:
-            raise ValueError(f"model: is {self.model}, but engine {self.engine} runs no model: leave it out")
-        if self.looks_up and self.gpus:
-            raise ValueError(f"gpus: is {self.gpus:g}, but engine {self.engine} uses none: leave it out")
-        if not self.looks_up and self.model is None:
-            raise ValueError(
-                f"model: is required with engine {self.engine}; engines without a model: {', '.join(ENGINES)}"
-            )
-        return self
-
-    @property
-    def looks_up(self) -> bool:
-        """True if the engine looks tokens up and runs no model."""
-        return self.engine in ENGINES
+class VllmDrafter(VllmDrafterSection, VllmTier):
+    """Drafters on vLLM."""
 
 
-class SubDrafterTier(SubDrafterSection, DraftingSection, Tier):
-    """The sub-drafters, which help the drafters."""
+class LookupDrafter(DraftLimit, ScaledTier):
+    """Drafters that look tokens up and run no model."""
+
+
+class NgramDrafter(NgramSection, LookupDrafter):
+    """Drafters that look tokens up in the sequence itself."""
+
+
+class SuffixDrafter(SuffixSection, LookupDrafter):
+    """Drafters that look tokens up in the sequence and in earlier responses of the deployment."""
+
+
+class SubDrafter(Tier):
+    """Sub-drafters, which help the drafters."""
 
     reserved: ClassVar[Mapping[str, str]] = reserved.SUB_DRAFTER
 
-    engine: Annotated[str, OneOf((*ENGINES, "model", "none"))] = "ngram"
-    """`ngram` looks tokens up in the sequence itself; `suffix` also in earlier responses of the deployment;
-    `model` runs a tiny language model; `none` leaves the tier out."""
-
-    model: ModelPath | None = None
-    """Folder or hub id of the model of engine `model`, searched as those of the other tiers. The keys of a
-    model, such as `kv_tokens`, have an effect only with this engine."""
-
-    replicas: Replicas = 1
+    replicas: int = Field(1, ge=1, le=1024)
     """Replicas that the controller starts."""
 
-    @model_validator(mode="after")
-    def _has_its_model(self) -> Self:
-        if (self.engine == "model") != (self.model is not None):
-            raise ValueError("model: is the folder of engine model, must be given with it and only with it")
-        if self.engine == "model" and (faults := [*_memory_faults(self.kv_tokens, self.gpus)]):
-            raise ValueError("; ".join(faults))
-        return self
+
+class NgramSubDrafter(NgramSection, SubDrafter):
+    """Sub-drafters that look tokens up in the sequence itself."""
+
+    engine: Literal["ngram"] = "ngram"
+    """`ngram` looks tokens up in the sequence itself; `suffix` also in earlier responses of the deployment;
+    `none` leaves the tier out."""
+
+
+class SuffixSubDrafter(SuffixSection, SubDrafter):
+    """Sub-drafters that look tokens up in the sequence and in earlier responses of the deployment."""
+
+
+class NoSubDrafter(SubDrafter):
+    """A tier that is left out."""
+
+    engine: Literal["none"] = "none"
+    """Leaves the tier out."""
+
+
+TargetTier = Annotated[BuiltinTarget | VllmTarget, Engines(BuiltinTarget, VllmTarget)]
+DrafterTier = Annotated[
+    BuiltinDrafter | VllmDrafter | NgramDrafter | SuffixDrafter,
+    Engines(BuiltinDrafter, VllmDrafter, NgramDrafter, SuffixDrafter),
+]
+SubDrafterTier = Annotated[
+    NgramSubDrafter | SuffixSubDrafter | NoSubDrafter,
+    Engines(NgramSubDrafter, SuffixSubDrafter, NoSubDrafter),
+]

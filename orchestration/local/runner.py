@@ -17,6 +17,7 @@ from orchestration.control.status import DeploymentStatus, ReplicaState, Replica
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import ACTORS, plan, router_config, total_cpus
 from orchestration.deployment.scaling import at_its_largest
+from orchestration.deployment.tiers import ModelTier
 from orchestration.local.local_ray import (
     local_ray,
     prepare_environment,
@@ -125,7 +126,7 @@ def local_deployment(
         raise ConfigError("Ray is not installed: pip install 'flyserve[router,engine,ray]'")
     require_free_ports(deployment.router)
     for tier in (deployment.target, deployment.drafter):
-        if tier is not None and tier.model is not None:
+        if isinstance(tier, ModelTier):
             model_folder(tier.model)  # downloaded before anything is started: no start timeout includes it
     prepare_environment()
     with StopSignals() as signals, ExitStack() as stack:

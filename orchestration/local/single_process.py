@@ -13,7 +13,7 @@ from fly.messages import ModelInfo, Role
 from orchestration.control.load_stream import load_stream
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import ReplicaSpec, plan, router_config
-from orchestration.deployment.tiers import EngineTier, ModelTier
+from orchestration.deployment.tiers import ModelTier, ScaledTier, VllmTier
 from orchestration.local.ports import require_free_ports
 from router.config import RouterConfig
 from router.server import create_host
@@ -24,7 +24,6 @@ from services.common.in_process.server import SCHEME
 from services.common.launch import serve_until_stopped, stop_events
 from services.common.telemetry.config import TelemetryConfig, TelemetrySection
 from services.common.telemetry.logs import configure_logging
-from services.engine.config import EngineName
 
 _OF_SOCKETS = frozenset({"registry", "security", "ports"})
 """Keys of a replica with sockets: within a process it is found by its name, and nobody else can call it."""
@@ -98,13 +97,13 @@ def _faults(deployment: Deployment) -> Iterator[str]:
     for role, tier in deployment.tiers.items():
         if role is Role.SUB_DRAFTER and tier.replicas > 1:
             yield f"{role}.replicas: is {tier.replicas}, but one process has at most one: {remedy}"
-        if isinstance(tier, ModelTier) and tier.autoscaling is not None:
+        if isinstance(tier, ScaledTier) and tier.autoscaling is not None:
             yield f"{role}.autoscaling: one process cannot be scaled: {remedy}"
-        if isinstance(tier, EngineTier) and tier.engine == EngineName.VLLM:
+        if isinstance(tier, VllmTier):
             yield f"{role}.engine: is vllm, which starts processes of its own: {remedy}"
-        elif isinstance(tier, EngineTier) and tier.num_processes > 1:
+        elif isinstance(tier, ModelTier) and tier.num_processes > 1:
             yield f"{role}.shards: is {tier.num_processes}, each of them a process: {remedy}"
-    gpus = [tier.gpus for tier in deployment.tiers.values() if getattr(tier, "model", None) is not None]
+    gpus = [tier.gpus for tier in deployment.tiers.values() if isinstance(tier, ModelTier)]
     if sum(gpus) > 1:
         yield f"gpus: the tiers have {sum(gpus):g} together, but one process computes on one: {remedy}"
     if 0 in gpus and any(gpus):

@@ -12,7 +12,8 @@ from pydantic import BaseModel, ValidationError
 
 from fly.errors import FieldViolation, InvalidRequest, refuse
 from router.config import LimitsConfig
-from services.common.config import MESSAGE_PREFIX, nearest, section_at
+from services.common.config_faults import MESSAGE_PREFIX, nearest
+from services.common.sections import section_at
 
 IGNORED = frozenset({"metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "user"})
 """Fields without effect on the response: accepted with any value."""

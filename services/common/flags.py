@@ -13,7 +13,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from fly.errors import ConfigError
-from services.common.config import Config, leaves, parse, read_yaml, section_of
+from services.common.config import Config, parse, read_yaml
+from services.common.sections import Engines, keys_of, leaves, section_of, sections_of
 
 C = TypeVar("C", bound=Config)
 EXIT_BAD_INPUT = 2
@@ -24,7 +25,7 @@ class _Parser(argparse.ArgumentParser):
         fail(message)
 
 
-def configure(config_class: type[C], summary: str, arguments: Sequence[str] | None = None) -> C:
+def configure(config_class: type[C] | Engines[C], summary: str, arguments: Sequence[str] | None = None) -> C:
     """Build a service's configuration from its command line; end the process if that is not possible.
 
     Every key has a flag: `max_sequences` is `--max-sequences`, a key of a section is dotted
@@ -39,7 +40,7 @@ def configure(config_class: type[C], summary: str, arguments: Sequence[str] | No
         argument_default=argparse.SUPPRESS,
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file; the other flags override it.")
-    for key, field in _flags(config_class):
+    for key, field in _flags(sections_of(config_class)):
         _add_flag(parser, key, field)
     given = vars(parser.parse_args(arguments))
     file: Path | None = given.pop("config", None)
@@ -66,13 +67,10 @@ def _package() -> str:
     return spec.parent if spec is not None else sys.argv[0]
 
 
-def _flags(config_class: type[Config]) -> Iterator[tuple[str, FieldInfo]]:
+def _flags(classes: Sequence[type[BaseModel]]) -> Iterator[tuple[str, FieldInfo]]:
     """Yield every key that has a flag: plain keys first, then each section as a whole and its keys."""
-    sections = [name for name, field in config_class.model_fields.items() if section_of(field.annotation)]
-    yield from ((name, field) for name, field in config_class.model_fields.items() if name not in sections)
-    for name in sections:
-        yield name, config_class.model_fields[name]
-    yield from (leaf for leaf in leaves(config_class) if "." in leaf[0])
+    yield from sorted(keys_of(classes).items(), key=lambda key: section_of(key[1].annotation) is not None)
+    yield from (leaf for leaf in leaves(classes) if "." in leaf[0])
 
 
 def _add_flag(parser: argparse.ArgumentParser, key: str, field: FieldInfo) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from services.common.actor import ServiceActor
 from services.common.config import parse
 from services.common.host import Host
-from services.drafter.config import DrafterConfig
+from services.drafter.config import DRAFTERS
 
 
 class DrafterActor(ServiceActor):
@@ -18,4 +18,4 @@ class DrafterActor(ServiceActor):
     async def build(cls, config: dict[str, Any], followers: Sequence[Any] = ()) -> Host:
         from services.drafter.servicer import create_host
 
-        return await create_host(parse(DrafterConfig, config, "drafter"))
+        return await create_host(parse(DRAFTERS, config, "drafter"))

@@ -1,4 +1,4 @@
-"""Configuration of one drafter replica that runs a model."""
+"""Configuration of one drafter replica that runs a model, by its engine."""
 
 import math
 import os
@@ -8,24 +8,40 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from fly.messages import Role
-from services.common.config import AutoSwitch
+from services.common.config import AutoSwitch, Config
+from services.common.sections import Engines
 from services.common.service_config import ServeSection
 from services.drafter.ahead import DraftingLimits
-from services.engine.config import EngineName, EngineSection, ModelConfig, ModelSection
+from services.engine.config import BuiltinSection, ModelConfig, ModelSection, VllmConfig, VllmSection
 from services.lookup.index.budget import IndexBudget
 
 _USUAL_STANDALONE_PART = 4
 """Places of a drafter for each standalone sequence that it serves by default."""
 
 
-class DraftingSection(ModelSection):
-    """Size and speed of a replica that drafts with a model."""
+class DraftLimit(Config):
+    """Length of drafts."""
 
     max_draft: int = Field(DraftingLimits().max_draft, ge=1, le=1024)
     """Longest draft of one step, in tokens; a longer one is cut."""
 
 
-class DrafterSection(EngineSection, DraftingSection):
+class DraftingSection(ModelSection, DraftLimit):
+    """Size of a replica that drafts with a model, on any engine."""
+
+    standalone_sequences: int | None = Field(None, ge=0)
+    """Sequences that one replica decodes by itself at once, for requests to the drafter's own model
+    (`NAME-draft`); null allows a quarter of `max_sequences`, 0 serves none. Drafts for targets come first."""
+
+    @property
+    def standalone_limit(self) -> int:
+        """The most standalone sequences."""
+        if self.standalone_sequences is None:
+            return max(1, self.max_sequences // _USUAL_STANDALONE_PART)
+        return min(self.standalone_sequences, self.max_sequences)
+
+
+class DrafterSection(BuiltinSection, DraftingSection):
     """Size and speed of a drafter replica."""
 
     draft_ahead: AutoSwitch = "auto"
@@ -33,10 +49,6 @@ class DrafterSection(EngineSection, DraftingSection):
     does so while rounds with it are faster than rounds without it, and if the CPUs of the machine are enough
     for the whole deployment; otherwise only while fewer sequences are open than there are CPUs, because each
     sequence keeps one CPU busy with its verification."""
-
-    standalone_sequences: int | None = Field(None, ge=0)
-    """Sequences that one replica decodes by itself at once, for requests to the drafter's own model
-    (`NAME-draft`); null allows a quarter of `max_sequences`, 0 serves none. Drafts for targets come first."""
 
     vocabulary: Literal["same", "text"] = "same"
     """Vocabulary of drafter and target: `same`, or `text` if they may differ: then the text of each draft is
@@ -46,11 +58,9 @@ class DrafterSection(EngineSection, DraftingSection):
     """Tokens of long sequences that the look-up indexes of one replica hold, over all sequences, at about 40
     bytes each. Beyond them a drafter looks up the latest tokens of a sequence only."""
 
-    @model_validator(mode="after")
-    def _maps_with_its_engine(self) -> Self:
-        if self.vocabulary != "same" and self.engine != EngineName.BUILTIN:
-            raise ValueError(f"vocabulary: is {self.vocabulary}, must be same with engine {self.engine}")
-        return self
+
+class VllmDrafterSection(VllmSection, DraftingSection):
+    """Size and speed of a drafter replica on vLLM, which uses no sub-drafter."""
 
 
 class DrafterConfig(DrafterSection, ModelConfig, ServeSection):
@@ -72,12 +82,6 @@ class DrafterConfig(DrafterSection, ModelConfig, ServeSection):
     off."""
 
     @model_validator(mode="after")
-    def _fits_its_engine(self) -> Self:
-        if self.engine == EngineName.VLLM and self.sub_drafter is not None:
-            raise ValueError(f"sub_drafter: is {self.sub_drafter}, but a drafter on vLLM uses none")
-        return self
-
-    @model_validator(mode="after")
     def _knows_both_vocabularies(self) -> Self:
         if self.vocabulary == "same":
             return self
@@ -87,13 +91,6 @@ class DrafterConfig(DrafterSection, ModelConfig, ServeSection):
         if self.model is None:
             raise ValueError(f"{found}, must be same for a simulated model, which has no tokenizer")
         return self
-
-    @property
-    def standalone_limit(self) -> int:
-        """The most standalone sequences."""
-        if self.standalone_sequences is None:
-            return max(1, self.max_sequences // _USUAL_STANDALONE_PART)
-        return min(self.standalone_sequences, self.max_sequences)
 
     @property
     def limits(self) -> DraftingLimits:
@@ -108,3 +105,14 @@ class DrafterConfig(DrafterSection, ModelConfig, ServeSection):
         if self.declared_cpus is None:
             return 0
         return math.inf if usable_cpus >= self.declared_cpus else usable_cpus - 1
+
+
+class VllmDrafterConfig(VllmDrafterSection, VllmConfig, ServeSection):
+    """Everything that the process of a drafter replica on vLLM is started with."""
+
+    role: Literal[Role.DRAFTER] = Role.DRAFTER
+    """Tier of the service."""
+
+
+AnyDrafterConfig = DrafterConfig | VllmDrafterConfig
+DRAFTERS: Engines[AnyDrafterConfig] = Engines(DrafterConfig, VllmDrafterConfig)

@@ -20,11 +20,10 @@ from services.common.telemetry.instrumented_stream import StreamTelemetry
 from services.common.telemetry.process import Telemetry
 from services.drafter.ahead import DraftingLimits
 from services.drafter.builtin import BuiltinDrafter
-from services.drafter.config import DrafterConfig
+from services.drafter.config import AnyDrafterConfig, DrafterConfig, VllmDrafterConfig
 from services.drafter.standalone import StandaloneDrafter
 from services.drafter.sub_drafters import SubDrafters
 from services.drafter.vocabulary.start import map_vocabulary
-from services.engine.config import EngineName
 from services.engine.engine import Engine
 from services.engine.factory import build_engine
 from services.engine.interface import DrafterEngine
@@ -112,7 +111,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         await self._engine.stop()
 
 
-async def create_host(config: DrafterConfig) -> Host:
+async def create_host(config: AnyDrafterConfig) -> Host:
     """Load the model and return a host that serves it, not yet started.
 
     Raises:
@@ -123,14 +122,15 @@ async def create_host(config: DrafterConfig) -> Host:
     access_policy = service_access_policy(config.security, identity, ROUTER)
     engine = await _start_engine(config, identity)
     telemetry = Telemetry(config.telemetry, config.role)
-    mapped = await in_daemon_thread(partial(map_vocabulary, engine, config))
-    limit = config.standalone_limit if mapped is engine else 0
-    standalone = StandaloneDrafter(mapped, limit)
+    mapped = engine
+    if isinstance(config, DrafterConfig):
+        mapped = await in_daemon_thread(partial(map_vocabulary, engine, config))
+    standalone = StandaloneDrafter(mapped, config.standalone_limit if mapped is engine else 0)
     return host_drafter(standalone, config.address, access_policy, telemetry)
 
 
-async def _start_engine(config: DrafterConfig, identity: Identity | None) -> DrafterEngine:
-    if config.engine == EngineName.VLLM:
+async def _start_engine(config: AnyDrafterConfig, identity: Identity | None) -> DrafterEngine:
+    if isinstance(config, VllmDrafterConfig):
         from services.drafter.vllm import VllmDrafter
         from services.engine.vllm.engine import start_engine
 

@@ -8,7 +8,7 @@ from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_va
 from pydantic_core import CoreSchema, core_schema
 
 from fly.messages import VERIFIED_TOKENS, Role
-from services.common.config import Config, OneOf
+from services.common.config import Config
 from services.common.model_source import ModelPath
 from services.engine.simulation.language import SimulatedConfig
 
@@ -57,53 +57,25 @@ class Quantization(StrEnum):
     INT8 = "int8"
 
 
-class EngineName(StrEnum):
-    """Engine that runs a model."""
-
-    BUILTIN = "builtin"
-    VLLM = "vllm"
-
-
-class EngineSection(Config):
-    """Engine of a replica."""
-
-    engine: Annotated[str, OneOf(name.value for name in EngineName)] = EngineName.BUILTIN.value
-    """Engine that runs the model: `builtin`, or `vllm`, which needs the extra of that name."""
-
-    engine_args: dict[str, Any] = Field({})
-    """Arguments for vLLM under its own names, such as `{quantization: fp8, max_model_len: 8192}`. They
-    override what follows from the other keys; only with `engine: vllm`. vLLM does not use `kv_tokens`, and
-    `max_batch_tokens` only where it is set."""
-
-    @model_validator(mode="after")
-    def _has_arguments_of_its_engine(self) -> Self:
-        if self.engine_args and self.engine != EngineName.VLLM:
-            raise ValueError(f"engine_args: are those of vLLM, must be empty with engine {self.engine}")
-        return self
-
-
-class ModelSection(Config):
-    """Size and speed of a replica that runs a model."""
-
-    dtype: Dtype = Dtype.BFLOAT16
-    """Compute type."""
-
-    quantization: Quantization = Quantization.NONE
-    """`int8` converts weights and rows to eight bits: less memory and up to several times the speed on a CPU,
-    for a small loss of accuracy; only with `engine: builtin`, on CPUs, without shards."""
+class Places(Config):
+    """Number of sequences of a replica."""
 
     max_sequences: int = Field(64, ge=1, le=65_536)
     """Sequences that one replica holds at once."""
 
+
+class ModelSection(Places):
+    """Size and speed of a replica that runs a model, on any engine."""
+
+    dtype: Dtype = Dtype.BFLOAT16
+    """Compute type."""
+
     max_queued: int = Field(64, ge=0)
     """New sequences that may wait for a place or for KV memory in one replica; further ones are rejected."""
 
-    kv_tokens: Annotated[int | Literal["auto"], _NumberOrAuto()] = 65_536
-    """KV cache positions of one replica, for all its sequences. `auto`, for processes that have whole GPUs
-    to themselves: 85 % of the memory that the weights and the largest forward leave free."""
-
     max_batch_tokens: int = Field(PREFILL_TOKENS, ge=1)
-    """Token rows of one forward; longer prefills are processed in chunks."""
+    """Token rows of one forward; longer prefills are processed in chunks. At the default, vLLM chooses a
+    number for its device."""
 
     threads: int = Field(1, ge=1, le=1024)
     """CPU threads of a forward, in each process of a replica."""
@@ -114,7 +86,34 @@ class ModelSection(Config):
         return self.max_batch_tokens
 
 
-class Sharding(Config):
+class BuiltinSection(ModelSection):
+    """Keys of the builtin engine."""
+
+    engine: Literal["builtin"] = "builtin"
+    """Engine that runs the model: `builtin`, or `vllm`, which needs the extra of that name."""
+
+    quantization: Quantization = Quantization.NONE
+    """`int8` converts weights and rows to eight bits: less memory and up to several times the speed on a CPU,
+    for a small loss of accuracy; only on CPUs, without shards. vLLM has its own in `engine_args`."""
+
+    kv_tokens: Annotated[int | Literal["auto"], _NumberOrAuto()] = 65_536
+    """KV cache positions of one replica, for all its sequences. `auto`, for processes that have whole GPUs
+    to themselves: 85 % of the memory that the weights and the largest forward leave free. vLLM sizes its own
+    memory."""
+
+
+class VllmSection(ModelSection):
+    """Keys of vLLM."""
+
+    engine: Literal["vllm"] = "vllm"
+    """Engine that runs the model: `builtin`, or `vllm`, which needs the extra of that name."""
+
+    engine_args: dict[str, Any] = Field({})
+    """Arguments for vLLM under its own names, such as `{quantization: fp8, max_model_len: 8192}`. They
+    override what follows from the other keys."""
+
+
+class Shards(Config):
     """Processes that share one model."""
 
     shards: int = Field(1, ge=1, le=64)
@@ -123,7 +122,12 @@ class Sharding(Config):
 
     group_timeout_s: float = Field(60.0, gt=0)
     """Time within which every process of a shared replica must take part in a collective operation; a
-    replica that has lost one is restarted as a whole."""
+    replica that has lost one is restarted as a whole. On vLLM: time without any progress of a running
+    request, after which the replica is restarted."""
+
+
+class Sharding(Shards):
+    """Processes of the builtin engine that share one model."""
 
     group_start_timeout_s: float = Field(600.0, gt=0)
     """Time within which all processes of a shared replica must have started, and then have loaded their
@@ -135,20 +139,18 @@ class Sharding(Config):
         return min(self.group_timeout_s / HEARTBEATS_PER_TIMEOUT, _LONGEST_HEARTBEAT_S)
 
 
-def quantization_fault(section: ModelSection, device: str) -> str:
+def quantization_fault(section: BuiltinSection, device: str) -> str:
     """Return the reason why a section's `quantization` cannot be had on a device; empty if it can."""
     if section.quantization is Quantization.NONE:
         return ""
     fault = f"quantization: is {section.quantization}, must be none with"
-    if getattr(section, "engine", None) == EngineName.VLLM:
-        return f"{fault} engine vllm, which has its own: engine_args: {{quantization: ...}}"
     if getattr(section, "shards", 1) > 1:
         return f"{fault} shards"
     return f"{fault} device {device}" if device != "cpu" else ""
 
 
-class ModelConfig(ModelSection):
-    """Everything that an engine is built from."""
+class ReplicaConfig(ModelSection):
+    """Keys of a process that serves a model, on any engine."""
 
     role: Role
     """Tier of the service."""
@@ -156,11 +158,22 @@ class ModelConfig(ModelSection):
     model: ModelPath | None = None
     """Folder of the model, or `org/name@revision` on the model hub."""
 
-    simulated: SimulatedConfig | None = None
-    """Parameters of a simulated model, such as `{base_s: 0.02}`, instead of `model`."""
-
     device: Literal["cpu", "cuda"] = "cpu"
     """Device of torch: `cpu` or `cuda`, the first GPU that the process may use."""
+
+
+class VllmConfig(VllmSection, ReplicaConfig):
+    """Everything that vLLM is started with."""
+
+    model: ModelPath
+    """Folder of the model, or `org/name@revision` on the model hub."""
+
+
+class ModelConfig(BuiltinSection, ReplicaConfig):
+    """Everything that a builtin or simulated engine is built from."""
+
+    simulated: SimulatedConfig | None = None
+    """Parameters of a simulated model, such as `{base_s: 0.02}`, instead of `model`."""
 
     @property
     def batch_tokens(self) -> int:
@@ -188,8 +201,7 @@ class ModelConfig(ModelSection):
 
     @model_validator(mode="after")
     def _has_memory_to_measure(self) -> Self:
-        is_builtin = getattr(self, "engine", EngineName.BUILTIN) == EngineName.BUILTIN
-        if self.kv_tokens == AUTO and is_builtin and (self.device == "cpu" or self.simulated is not None):
+        if self.kv_tokens == AUTO and (self.device == "cpu" or self.simulated is not None):
             reason = f"device is {self.device}" if self.simulated is None else "a simulated model has none"
             raise ValueError(f"kv_tokens: is {AUTO}, the memory of a GPU, but {reason}: set a number")
         return self
@@ -198,6 +210,4 @@ class ModelConfig(ModelSection):
     def _has_one_model(self) -> Self:
         if (self.model is None) == (self.simulated is None):
             raise ValueError("give either model or simulated")
-        if self.simulated is not None and getattr(self, "engine", None) == EngineName.VLLM:
-            raise ValueError("simulated: must be absent with engine vllm, which runs a model")
         return self

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from fly.errors import ConfigError
-from services.common.config import nearest
-from services.engine.config import AUTO, EngineName, EngineSection, ModelConfig, ModelSection, Sharding
+from services.common.config_faults import nearest
+from services.engine.config import ModelSection, Shards, VllmConfig, VllmSection
 
 RESERVED: Mapping[str, str] = {
     "model": "the key model sets it",
@@ -52,10 +52,9 @@ _ENVIRONMENT_ON_CPUS = {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 _IN_ENGINE = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 _PIPELINE = "pipeline_parallel_size"
 _DEFAULT_BATCH_TOKENS = ModelSection.model_fields["max_batch_tokens"].default
-_DEFAULT_KV_TOKENS = ModelSection.model_fields["kv_tokens"].default
 
 
-def engine_arguments(config: ModelConfig, folder: Path, known: Collection[str]) -> dict[str, Any]:
+def engine_arguments(config: VllmConfig, folder: Path, known: Collection[str]) -> dict[str, Any]:
     """Return keyword arguments of vLLM's `AsyncEngineArgs`, whose names are `known`.
 
     `engine_args` is applied last: it overrides every argument that is not reserved. `folder` holds the model.
@@ -63,7 +62,6 @@ def engine_arguments(config: ModelConfig, folder: Path, known: Collection[str]) 
     Raises:
         ConfigError: `engine_args` has an unknown or a reserved argument, or a value that cannot be served.
     """
-    assert isinstance(config, EngineSection), "the tier has no choice of engines"
     if faults := [*config_faults(config), *_unknown(config.engine_args, known)]:
         raise ConfigError("; ".join(faults))
     return {
@@ -81,7 +79,7 @@ def engine_arguments(config: ModelConfig, folder: Path, known: Collection[str]) 
     }
 
 
-def environment(config: ModelConfig, current: Mapping[str, str]) -> dict[str, str]:
+def environment(config: VllmConfig, current: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables to set before vLLM is imported; those of `current` are kept.
 
     On CPUs, `nobind` keeps vLLM from pinning the threads of all replicas of a machine to the same cores.
@@ -93,21 +91,16 @@ def environment(config: ModelConfig, current: Mapping[str, str]) -> dict[str, st
     return threads | {name: value for name, value in defaults.items() if name not in current}
 
 
-def num_workers(config: EngineSection) -> int:
+def num_workers(config: VllmSection) -> int:
     """Return the number of processes, each with a GPU of its own or none, that vLLM starts for a replica."""
     return _shards(config) * _pipeline_stages(config.engine_args)
 
 
-def config_faults(config: EngineSection) -> Iterator[str]:
-    """Yield each key that vLLM cannot be run with: the key, its value, and the reason or the remedy."""
-    if config.engine != EngineName.VLLM:
-        return
+def config_faults(config: VllmSection) -> Iterator[str]:
+    """Yield each argument that vLLM cannot be run with: its name, its value and the reason."""
     for name, value in config.engine_args.items():
         if (reason := _argument_fault(name, value)) is not None:
             yield f"engine_args.{name}: is {value!r}: {reason}"
-    if isinstance(config, ModelSection) and config.kv_tokens not in (_DEFAULT_KV_TOKENS, AUTO):
-        arguments = ", ".join(f"engine_args.{name}" for name in MEMORY_ARGUMENTS)
-        yield f"kv_tokens: is {config.kv_tokens}: vLLM sizes its own memory: set one of {arguments} instead"
 
 
 def _argument_fault(name: str, value: Any) -> str | None:
@@ -131,8 +124,8 @@ def _unknown(arguments: Mapping[str, Any], known: Collection[str]) -> Iterator[s
         yield f"engine_args.{name}: vLLM has no such argument" + (f", did you mean {near!r}?" if near else "")
 
 
-def _shards(config: EngineSection) -> int:
-    return config.shards if isinstance(config, Sharding) else 1
+def _shards(config: VllmSection) -> int:
+    return config.shards if isinstance(config, Shards) else 1
 
 
 def _is_at_least(value: Any, least: int) -> bool:

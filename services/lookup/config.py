@@ -1,30 +1,18 @@
-"""Configuration of one replica that looks tokens up: for drafters, or for the target itself."""
+"""Configuration of one replica that looks tokens up, by its engine: for drafters, or for the target."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from fly.messages import Role
-from services.common.config import Config, OneOf
+from services.common.config import Config
+from services.common.sections import Engines
 from services.common.service_config import ServeSection
 from services.lookup.index.budget import IndexBudget
 
-ENGINES = ("ngram", "suffix")
-"""Every look-up engine; configuration, deployment files and the chart accept these names, for drafters and
-sub-drafters. `build_engine` builds them."""
-
 
 class LookupSection(Config):
-    """Look-up of a replica of either tier."""
-
-    response_cache_tokens: int = Field(10_000_000, ge=1024, le=1 << 31)
-    """Tokens of finished responses that one replica of engine `suffix` keeps, over all cache salts."""
-
-    min_ngram: int = Field(2, ge=1, le=64)
-    """Shortest suffix that counts as a match, in tokens, for engine `ngram`."""
-
-    max_ngram: int = Field(5, ge=1, le=64)
-    """Longest suffix that is looked up, in tokens, for engine `ngram`."""
+    """Look-up of a replica of either tier, with any engine."""
 
     lookup_index_tokens: int = Field(IndexBudget().max_tokens, ge=0)
     """Tokens of long sequences that the look-up indexes of one replica hold, over all sequences, at about 40
@@ -34,16 +22,33 @@ class LookupSection(Config):
     """Longest sequence of one stream at a look-up engine, in tokens."""
 
 
-class SubDrafterSection(LookupSection):
-    """Look-up of a sub-drafter replica."""
+class NgramSection(LookupSection):
+    """Keys of the engine `ngram`."""
 
-    engine: Annotated[str, OneOf(ENGINES)] = "ngram"
+    engine: Literal["ngram"] = "ngram"
     """`ngram` continues the latest earlier occurrence of the longest matching suffix; `suffix` uses the
     statistics of all occurrences, in the sequence and in a cache of finished responses."""
 
+    min_ngram: int = Field(2, ge=1, le=64)
+    """Shortest suffix that counts as a match, in tokens."""
 
-class LookupConfig(SubDrafterSection, ServeSection):
-    """Everything that the process of a look-up replica is started with."""
+    max_ngram: int = Field(5, ge=1, le=64)
+    """Longest suffix that is looked up, in tokens."""
+
+
+class SuffixSection(LookupSection):
+    """Keys of the engine `suffix`."""
+
+    engine: Literal["suffix"] = "suffix"
+    """`ngram` continues the latest earlier occurrence of the longest matching suffix; `suffix` uses the
+    statistics of all occurrences, in the sequence and in a cache of finished responses."""
+
+    response_cache_tokens: int = Field(10_000_000, ge=1024, le=1 << 31)
+    """Tokens of finished responses that one replica keeps, over all cache salts."""
+
+
+class LookupConfig(LookupSection, ServeSection):
+    """Everything that the process of a look-up replica is started with, but for the keys of its engine."""
 
     role: Literal[Role.SUB_DRAFTER, Role.DRAFTER] = Role.SUB_DRAFTER
     """`sub_drafter` helps drafters; `drafter` drafts for the target itself."""
@@ -53,3 +58,15 @@ class LookupConfig(SubDrafterSection, ServeSection):
 
     max_sequences: int = Field(0, ge=0, le=65_536)
     """Sequences that the replica holds at once; further ones are refused. 0 is unlimited."""
+
+
+class NgramConfig(NgramSection, LookupConfig):
+    """Everything that the process of a replica with the engine `ngram` is started with."""
+
+
+class SuffixConfig(SuffixSection, LookupConfig):
+    """Everything that the process of a replica with the engine `suffix` is started with."""
+
+
+AnyLookupConfig = NgramConfig | SuffixConfig
+LOOKUPS: Engines[AnyLookupConfig] = Engines(NgramConfig, SuffixConfig)

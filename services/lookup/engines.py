@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from fly.messages import Open, Role
-from services.lookup.config import LookupConfig
+from services.lookup.config import AnyLookupConfig, SuffixConfig
 from services.lookup.index.budget import IndexBudget, IndexShare
 from services.lookup.index.ngram import PromptLookup, Proposal
 from services.lookup.index.response_cache import ResponseCache, SnippetRetriever
@@ -124,9 +124,9 @@ class SuffixEngine:
         return SuffixLookup(self._cache, opening.cache_salt, self._budget.share(), self._rule)
 
 
-def build_engine(config: LookupConfig, budget: IndexBudget) -> ProposalEngine:
+def build_engine(config: AnyLookupConfig, budget: IndexBudget) -> ProposalEngine:
     """Return a new engine of the kind that the configuration names; its indexes share the budget."""
     for_target = config.role is Role.DRAFTER
-    if config.engine == "ngram":
-        return NgramEngine(config.min_ngram, config.max_ngram, budget, for_target)
-    return SuffixEngine(config.response_cache_tokens, budget, FOR_TARGET if for_target else SuffixRule())
+    if isinstance(config, SuffixConfig):
+        return SuffixEngine(config.response_cache_tokens, budget, FOR_TARGET if for_target else SuffixRule())
+    return NgramEngine(config.min_ngram, config.max_ngram, budget, for_target)

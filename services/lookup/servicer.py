@@ -18,7 +18,7 @@ from services.common.security.identity import ROUTER, Identity, certificate_name
 from services.common.telemetry.buckets import TOKENS
 from services.common.telemetry.instrumented_stream import DraftSteps, StepMetrics, StreamTelemetry
 from services.common.telemetry.process import Telemetry
-from services.lookup.config import LookupConfig
+from services.lookup.config import AnyLookupConfig
 from services.lookup.engines import ProposalEngine, build_engine
 from services.lookup.index.budget import IndexBudget
 from services.lookup.index_metrics import register_index_metrics
@@ -73,7 +73,7 @@ SERVICE_NAME = "flyserve.v1.Drafter"
 class LookupServicer(drafter_pb2_grpc.DrafterServicer):
     """Look-up sessions of one engine."""
 
-    def __init__(self, config: LookupConfig, telemetry: Telemetry) -> None:
+    def __init__(self, config: AnyLookupConfig, telemetry: Telemetry) -> None:
         self._config = config
         self._budget = IndexBudget(config.lookup_index_tokens)
         self._engine = build_engine(config, self._budget)
@@ -138,7 +138,7 @@ class LookupServicer(drafter_pb2_grpc.DrafterServicer):
             self._num_open -= 1
 
 
-async def create_host(config: LookupConfig) -> Host:
+async def create_host(config: AnyLookupConfig) -> Host:
     """Return a host that serves this configuration, not yet started.
 
     Raises:

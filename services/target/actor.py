@@ -12,7 +12,7 @@ from services.common.actor import ServiceActor
 from services.common.config import parse
 from services.common.host import Host
 from services.common.signals import end_at_sigterm
-from services.target.config import TargetConfig
+from services.target.config import TARGETS, TargetConfig
 
 logger = logging.getLogger(__name__)
 
@@ -61,4 +61,4 @@ class TargetActor(ServiceActor):
             for rank, follower in enumerate(followers, start=1):
                 follower.follow.remote(config, rank, port)
 
-        return await create_host(parse(TargetConfig, config, "target"), start_followers=start_followers)
+        return await create_host(parse(TARGETS, config, "target"), start_followers=start_followers)

@@ -1,16 +1,21 @@
-"""Configuration of one target replica."""
+"""Configuration of one target replica, by its engine."""
 
 from typing import Literal, Self
 
 from pydantic import model_validator
 
 from fly.messages import Role
+from services.common.sections import Engines
 from services.common.service_config import ServeSection
-from services.engine.config import EngineSection, ModelConfig, ModelSection, Sharding
+from services.engine.config import BuiltinSection, ModelConfig, Sharding, Shards, VllmConfig, VllmSection
 
 
-class TargetSection(EngineSection, ModelSection, Sharding):
+class TargetSection(BuiltinSection, Sharding):
     """Size and speed of a target replica, which several processes may share."""
+
+
+class VllmTargetSection(VllmSection, Shards):
+    """Size and speed of a target replica on vLLM, which several processes may share."""
 
 
 class TargetConfig(TargetSection, ModelConfig, ServeSection):
@@ -28,3 +33,14 @@ class TargetConfig(TargetSection, ModelConfig, ServeSection):
         if self.shards > 1 and self.simulated is not None:
             raise ValueError(f"shards: is {self.shards}, must be 1 for a simulated model")
         return self
+
+
+class VllmTargetConfig(VllmTargetSection, VllmConfig, ServeSection):
+    """Everything that the process of a target replica on vLLM is started with."""
+
+    role: Literal[Role.TARGET] = Role.TARGET
+    """Tier of the service."""
+
+
+AnyTargetConfig = TargetConfig | VllmTargetConfig
+TARGETS: Engines[AnyTargetConfig] = Engines(TargetConfig, VllmTargetConfig)

@@ -15,14 +15,14 @@ from services.common.security.access_policy import AccessPolicy, service_access_
 from services.common.security.identity import ROUTER, Identity
 from services.common.telemetry.instrumented_stream import StreamTelemetry
 from services.common.telemetry.process import Telemetry
-from services.engine.config import EngineName, StartFollowers
+from services.engine.config import StartFollowers
 from services.engine.engine import Engine
 from services.engine.factory import build_engine
 from services.engine.interface import TargetEngine
 from services.engine.metrics import EngineMetrics
 from services.engine.sharding.follower import spawn_followers
 from services.target.builtin import BuiltinTarget
-from services.target.config import TargetConfig
+from services.target.config import AnyTargetConfig, VllmTargetConfig
 
 
 class TargetMetrics(EngineMetrics[Verification]):
@@ -69,7 +69,7 @@ class TargetServicer(target_pb2_grpc.TargetServicer):
         await self._engine.stop()
 
 
-async def create_host(config: TargetConfig, start_followers: StartFollowers | None = None) -> Host:
+async def create_host(config: AnyTargetConfig, start_followers: StartFollowers | None = None) -> Host:
     """Load the model and return a host that serves it, not yet started.
 
     `start_followers` starts the followers of a sharded model; child processes by default.
@@ -84,8 +84,8 @@ async def create_host(config: TargetConfig, start_followers: StartFollowers | No
     return host_target(engine, config.address, access_policy, telemetry)
 
 
-async def _start_engine(config: TargetConfig, start_followers: StartFollowers | None) -> TargetEngine:
-    if config.engine == EngineName.VLLM:
+async def _start_engine(config: AnyTargetConfig, start_followers: StartFollowers | None) -> TargetEngine:
+    if isinstance(config, VllmTargetConfig):
         from services.engine.vllm.engine import start_engine
         from services.target.vllm import VllmTarget
 

@@ -7,14 +7,16 @@ from typing import Any
 import pytest
 import yaml
 
+import tools.chart
+from fly.messages import Role
 from orchestration.deployment.file import Deployment
 from services.common.config import parse
+from services.common.sections import engine_of, sections_of
 from tests.chart.charts import one, rendered
 from tests.support.config_values import nested, other_values
 from tools import chart_schema as schema
 
 TOGETHER = {
-    "sub_drafter.engine": "model",
     "telemetry.metrics_port": 9500,
     "router.http_port": 6002,
     "security.health_port": 6003,
@@ -26,7 +28,6 @@ REST = {
         "tls": dict.fromkeys(("router", "controller", "target", "drafter", "sub_drafter"), "certificate"),
         "authTokens": "keys",
     },
-    "pods": {"target": {"gpus": 2}, "drafter": {"gpus": 1}, "sub_drafter": {"gpus": 1}},
 }
 """Without which the chart would reject them."""
 
@@ -46,40 +47,55 @@ def is_settled(key: str) -> bool:
 
 OF_CPUS = {"target.quantization", "drafter.quantization"}
 """Keys that tiers with GPUs cannot have."""
-TRIED = {key: value for key, value in other_values(Deployment) if not is_settled(key) and key not in OF_CPUS}
-TRIED |= TOGETHER
+VALUES = dict(other_values([Deployment]))
+TRIED = {key: value for key, value in VALUES.items() if not is_settled(key) and key not in OF_CPUS} | TOGETHER
 """Each key with another value than it has by itself."""
-OF_VLLM = {f"{tier}.{name}" for tier in ("target", "drafter") for name in ("engine", "engine_args")}
-SUB_DRAFTER = {key for key in TRIED if key.startswith("sub_drafter.")}
-OF_CHART = {"target.kv_tokens", "drafter.kv_tokens"}
-OF_BUILTIN = OF_CHART | {"drafter.vocabulary"} | SUB_DRAFTER
+TIERS = {tier: sections_of(Deployment.model_fields[tier].annotation) for tier in Role}
+ENGINES = [
+    {Role.TARGET: "builtin", Role.DRAFTER: "builtin", Role.SUB_DRAFTER: "ngram"},
+    {Role.TARGET: "vllm", Role.DRAFTER: "builtin", Role.SUB_DRAFTER: "suffix"},
+    {Role.TARGET: "vllm", Role.DRAFTER: "vllm"},
+    {Role.TARGET: "builtin", Role.DRAFTER: "ngram"},
+    {Role.TARGET: "builtin", Role.DRAFTER: "suffix"},
+]
+"""Engines of the tiers, all of them in some deployment."""
+CHART: dict[str, Any] = dict(leaves(yaml.safe_load((tools.chart.CHART / "values.yaml").read_text())))
+
+
+def has(engines: dict[Role, str], key: str) -> bool:
+    """Return True if a deployment on these engines has a key."""
+    tier, _, rest = key.partition(".")
+    if tier not in TIERS:
+        return True
+    section = next((each for each in TIERS[Role(tier)] if engine_of(each) == engines.get(Role(tier))), None)
+    return section is not None and rest.split(".")[0] in section.model_fields
 
 
 def test_every_settled_key_is_one_and_has_a_reason() -> None:
-    known = {key for key, _ in other_values(Deployment)}
+    known = VALUES.keys()
     assert TRIED.keys() <= known and len(TRIED) > 90
     for settled, reason in schema.SETTLED.items():
         assert any(key == settled or key.startswith(f"{settled}.") for key in known), settled
         assert len(reason) > 15
 
 
-@pytest.mark.parametrize("absent", [OF_VLLM, OF_BUILTIN], ids=["builtin", "vllm"])
-def test_every_value_arrives_in_the_deployment_file(absent: set[str], tmp_path: Path) -> None:
-    tried = {key: value for key, value in TRIED.items() if key not in absent}
-    # The chart's own values have those of the builtin engine: null removes them.
-    unset = nested(tried | dict.fromkeys(absent & OF_CHART))
-    if absent >= SUB_DRAFTER:
+@pytest.mark.parametrize("engines", ENGINES, ids=lambda engines: "-".join(engines.values()))
+def test_every_value_arrives_in_the_deployment_file(engines: dict[Role, str], tmp_path: Path) -> None:
+    tried = {key: value for key, value in TRIED.items() if has(engines, key)}
+    tried |= {f"{tier}.engine": engine for tier, engine in engines.items()}
+    # Null removes a value of the chart's own that another engine has.
+    unset = nested(tried | {key: None for key in CHART if not has(engines, key)})
+    if Role.SUB_DRAFTER not in engines:
         unset["sub_drafter"] = None
-    text = one(rendered(tmp_path, unset | REST), "ConfigMap", "-config")["data"]["deployment-blue.yaml"]
-    arrived = dict(leaves(parse(Deployment, yaml.safe_load(text), "rendered").model_dump(mode="json")))
+    gpus = {"target": {"gpus": 2}, "drafter": {"gpus": int(has(engines, "drafter.gpus"))}}
+    text = one(rendered(tmp_path, unset | REST | {"pods": gpus}), "ConfigMap", "-config")["data"]
+    served = yaml.safe_load(text["deployment-blue.yaml"])
+    arrived = dict(leaves(parse(Deployment, served, "rendered").model_dump(mode="json")))
     expected = dict(leaves(nested(tried))) | {
         # The file of the Secret, where it is mounted.
         "security.auth_tokens_file": "/etc/flyserve-secrets/api-keys/keys.yaml",
     }
     assert {key: arrived[key] for key in expected} == expected
-    plain = {"target": {"model": "m"}, "drafter": {"model": "m"}, "sub_drafter": {}}
-    defaults = dict(leaves(parse(Deployment, plain, "defaults").model_dump(mode="json")))
-    assert [key for key, value in expected.items() if defaults.get(key) == value] == []
 
 
 def test_weights_in_eight_bits_arrive_in_the_deployment_file(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from services.common.host import Host
 from services.common.security.identity import CONTROLLER
 from services.drafter.config import DrafterConfig
 from services.drafter.servicer import create_host as create_drafter
-from services.lookup.config import LookupConfig
+from services.lookup.config import LOOKUPS
 from services.lookup.servicer import create_host as create_sub_drafter
 from services.target.config import TargetConfig
 from services.target.servicer import create_host as create_target
@@ -62,7 +62,7 @@ async def started(made: Deployment, folder: Path) -> AsyncIterator[Host]:
         access_policy = registry_access_policy(controller_identity(security_of(made.security, CONTROLLER)))
         address = await serve(Host(registry_service(registry), access_policy=access_policy))
         said = {spec.role: {"security": spec.config["security"]} for spec in plan(made, address)}
-        helper = await serve(await create_sub_drafter(parse(LookupConfig, said[Role.SUB_DRAFTER], "test")))
+        helper = await serve(await create_sub_drafter(parse(LOOKUPS, said[Role.SUB_DRAFTER], "test")))
         drafts = {**said[Role.DRAFTER], **SIMULATED, "sub_drafter": helper}
         drafter = await serve(await create_drafter(parse(DrafterConfig, drafts, "test")))
         verifies = {**said[Role.TARGET], **SIMULATED}

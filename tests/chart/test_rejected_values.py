@@ -14,6 +14,9 @@ CERTIFICATES = {
 VLLM = {"engine": "vllm", "kv_tokens": None}
 GPUS = {"target": {"shards": 4, "gpus": 1}}
 
+LOOKUP = {"engine": "ngram", "model": None, "dtype": None, "kv_tokens": None}
+"""A drafter without a model, and without the chart's own values for one."""
+
 REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     # What the schema rejects.
     "unknown section": ({"tarhet": {"replicas": 2}}, ("tarhet",)),
@@ -55,15 +58,15 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "a drafter that looks tokens up, with the shipped model": (
         {"drafter": {"engine": "suffix"}, "sub_drafter": None},
-        ("drafter.model: is demo/models/drafter", "engine suffix", "set drafter.model to null"),
+        ("drafter.dtype: engine suffix has no such key, only builtin, vllm", "set drafter.dtype to null"),
     ),
     "a drafter that looks tokens up, with a sub-drafter": (
-        {"drafter": {"engine": "ngram", "model": None}},
+        {"drafter": LOOKUP},
         ("sub_drafter: helps a drafter that runs a model", "drafter.engine is ngram", "to null"),
     ),
     "a drafter that looks tokens up, on a GPU": (
-        {"drafter": {"engine": "ngram", "model": None, "gpus": 0.5}, "sub_drafter": None},
-        ("drafter.gpus: is 0.5", "engine ngram uses none"),
+        {"drafter": LOOKUP | {"gpus": 0.5}, "sub_drafter": None},
+        ("drafter.gpus: engine ngram has no such key, only builtin, vllm", "drafter.gpus to null"),
     ),
     "a target that stops while no request waits for it": (
         {"target": {"autoscaling": {"min": 0, "max": 2}}},
@@ -75,7 +78,7 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "a drafter without a model": (
         {"drafter": {"model": None}},
-        ("drafter.model: is empty", "drafter.engine ngram or suffix"),
+        ("drafter.model: is empty, but the engine builtin runs one",),
     ),
     "shards without their GPUs": (
         {**GPUS, "pods": {"target": {"gpus": 2}}},
@@ -205,11 +208,6 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"speculation": {"carry_after": 4, "window": 3}},
         ("speculation.carry_after: is 4", "window of 3"),
     ),
-    "sub-drafter model without its engine": (
-        {"sub_drafter": {"model": "demo/models/drafter"}},
-        ("sub_drafter.model", "engine suffix"),
-    ),
-    "engine without its model": ({"sub_drafter": {"engine": "model"}}, ("sub_drafter.model", "engine model")),
     "any free port": ({"router": {"grpc_port": 0}}, ("router", "grpc", "give a number")),
     "Secret without Redis": (
         {"ray": {"gcsFaultTolerance": {"passwordSecret": {"name": "redis"}}}},

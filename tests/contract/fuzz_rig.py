@@ -30,7 +30,7 @@ from services.common.config import parse
 from services.common.host import Host
 from services.drafter.config import DrafterConfig
 from services.drafter.servicer import create_host as create_drafter
-from services.lookup.config import LookupConfig
+from services.lookup.config import LOOKUPS
 from services.lookup.servicer import create_host as create_sub_drafter
 from services.target.config import TargetConfig
 from services.target.servicer import create_host as create_target
@@ -116,7 +116,7 @@ class System:
         return number
 
     async def _start(self, folder: Path) -> Mapping[str, grpc.aio.Channel]:
-        suffix = parse(LookupConfig, {"engine": "suffix"}, "test")
+        suffix = parse(LOOKUPS, {"engine": "suffix"}, "test")
         helper = await self._serve(await create_sub_drafter(suffix))
         helped = {**SIMULATED, "sub_drafter": helper, "draft_ahead": "on"}
         drafter = await self._serve(await create_drafter(parse(DrafterConfig, helped, "test")))

@@ -20,7 +20,7 @@ from services.common.channel import open_channel
 from services.common.host import Host
 from services.drafter.config import DrafterConfig
 from services.engine.simulation.runner import SimulatedConfig
-from services.lookup.config import LookupConfig
+from services.lookup.config import SuffixConfig
 from services.target.config import TargetConfig
 from tests.contract.router_rig import Rig
 
@@ -92,7 +92,7 @@ async def running_with_telemetry(
         sub_drafter = await start(
             "sub_drafter",
             await services.lookup.servicer.create_host(
-                LookupConfig(engine="suffix", response_cache_tokens=4096, **section("sub_drafter"))
+                SuffixConfig(response_cache_tokens=4096, **section("sub_drafter"))
             ),
         )
         drafter = await start(

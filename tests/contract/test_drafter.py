@@ -16,7 +16,7 @@ from services.drafter.servicer import host_engine
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.simulation.clock_engine import ClockEngine
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
-from services.lookup.config import LookupConfig
+from services.lookup.config import NgramConfig
 from services.lookup.servicer import create_host
 from tests.support.serving import becomes_true, connected, serving
 
@@ -93,7 +93,7 @@ async def test_with_a_sub_drafter_the_draft_is_the_same(
     repeating = TokenSequence([*PROMPT, *alone.tokens, *PROMPT])
     async with DrafterStream(channel, OPENING) as stream:
         expected = await stream.draft(repeating, len(repeating), 16)
-    async with serving(await create_host(LookupConfig())) as address:
+    async with serving(await create_host(NgramConfig())) as address:
         host = host_engine(engine, await running(address))
         async with connected(host) as accelerated, DrafterStream(accelerated, OPENING) as stream:
             assert (await stream.draft(repeating, len(repeating), 16)).tokens == expected.tokens

@@ -116,7 +116,6 @@ async def test_it_decodes_no_response_by_itself(channel: grpc.aio.Channel) -> No
     [
         ({"vocabulary": "text", "model": "m"}, "vocabulary: is text, so target_tokenizer must be set"),
         ({"vocabulary": "auto", "model": "m"}, "vocabulary: .*'same' or 'text'"),
-        ({"vocabulary": "text", "engine": "vllm", "model": "m"}, "must be same with engine vllm"),
         ({"vocabulary": "text", "simulated": {}, "target_tokenizer": "t"}, "which has no tokenizer"),
     ],
 )

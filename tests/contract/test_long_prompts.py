@@ -19,7 +19,7 @@ from services.drafter.sub_drafters import SubDrafters
 from services.engine.config import ModelSection
 from services.engine.simulation.clock_engine import ClockEngine
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
-from services.lookup.config import LookupConfig
+from services.lookup.config import LOOKUPS
 from services.lookup.servicer import create_host as create_sub_drafter
 from services.target.servicer import host_engine as host_target
 from tests.contract.fakes import save_tokenizer
@@ -50,7 +50,8 @@ async def engine(role: Role, agreement: float) -> ClockEngine:
 @asynccontextmanager
 async def system(model: Path, sub_drafter: str) -> AsyncIterator[Rig]:
     """Serve a router, a target, a drafter and a sub-drafter, all on this event loop."""
-    config = LookupConfig(engine=sub_drafter, response_cache_tokens=4096)
+    cache = {"response_cache_tokens": 4096} if sub_drafter == "suffix" else {}
+    config = LOOKUPS.validate({"engine": sub_drafter, **cache})
     async with serving(await create_sub_drafter(config)) as helper:
         sub_drafters = SubDrafters(ListedEndpointSource({Role.SUB_DRAFTER: [helper]}, SystemClock()))
         await sub_drafters.start()

@@ -18,7 +18,7 @@ from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
 from protos.wire.streams import info_from_wire
 from services.common.channel import open_channel
 from services.common.host import Host
-from services.lookup.config import LookupConfig
+from services.lookup.config import LOOKUPS
 from services.lookup.servicer import create_host
 from tests.contract.fakes import HashModel, save_tokenizer
 from tests.contract.router_rig import EXACT, FLY, PLAIN, PROMPT, Answer, Rig, ids, running
@@ -59,9 +59,8 @@ class LookupDrafter:
 
     @classmethod
     async def create(cls, engine: str, **config: Any) -> "LookupDrafter":
-        made = LookupConfig(
-            role=Role.DRAFTER, engine=engine, response_cache_tokens=CACHED, max_draft=64, **config
-        )
+        cache = {"response_cache_tokens": CACHED} if engine == "suffix" else {}
+        made = LOOKUPS.named(engine)(role=Role.DRAFTER, max_draft=64, **cache, **config)
         return cls(await create_host(made))
 
     async def described(self) -> tuple[ModelInfo, Load]:

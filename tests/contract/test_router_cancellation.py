@@ -22,7 +22,7 @@ from services.drafter.servicer import host_engine as host_drafter
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.simulation.clock_engine import ClockEngine
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
-from services.lookup.config import LookupConfig
+from services.lookup.config import SuffixConfig
 from services.lookup.servicer import create_host as create_sub_drafter
 from services.target.servicer import host_engine as host_target
 from tests.contract.fakes import VOCAB_SIZE, FakeDrafter, FakeTarget, HashModel, save_tokenizer
@@ -67,9 +67,7 @@ class System:
 async def system(tmp_path: Path) -> AsyncIterator[System]:
     language = SimulatedConfig(vocab_size=VOCAB_SIZE, response_tokens=(3000, 3000), base_s=FORWARD_S)
     async with AsyncExitStack() as stack:
-        sub_drafter = await stack.enter_async_context(
-            serving(await create_sub_drafter(LookupConfig(engine="suffix")))
-        )
+        sub_drafter = await stack.enter_async_context(serving(await create_sub_drafter(SuffixConfig())))
         target, drafter = [
             ClockEngine(SimulatedRunner(language, role, 8, 65536), SystemClock())
             for role in (Role.TARGET, Role.DRAFTER)

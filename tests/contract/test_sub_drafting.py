@@ -23,7 +23,7 @@ from services.drafter.servicer import host_engine
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.simulation.clock_engine import ClockEngine
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
-from services.lookup.config import LookupConfig
+from services.lookup.config import SuffixConfig
 from services.lookup.servicer import create_host
 from tests.contract.fakes import FakeDrafter, HashModel
 from tests.support.serving import serving
@@ -32,7 +32,7 @@ PROMPT = [20, 21, 22, 23]
 OPENING = Open("test", prompt_length=len(PROMPT))
 LANGUAGE = SimulatedConfig(base_s=0.02, per_token_s=0.0, context_length=512, response_tokens=(256, 256))
 FAST = replace(LANGUAGE, base_s=0.002)
-SUFFIX = LookupConfig(engine="suffix", response_cache_tokens=4096)
+SUFFIX = SuffixConfig(response_cache_tokens=4096)
 NUM_DRAFTS, NUM_ROUNDS = 8, 4
 TIMEOUT_S = 60
 
@@ -234,5 +234,5 @@ async def test_a_restarted_sub_drafter_is_used_again_by_the_same_stream() -> Non
                         pass
 
 
-def replace_address(address: str) -> LookupConfig:
+def replace_address(address: str) -> SuffixConfig:
     return SUFFIX.model_copy(update={"address": address})

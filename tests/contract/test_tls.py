@@ -22,7 +22,7 @@ from services.common.channel import open_channel
 from services.common.config import parse
 from services.common.host import Host
 from services.common.security.access_policy import AccessPolicy, Check
-from services.lookup.config import LookupConfig
+from services.lookup.config import LOOKUPS
 from services.lookup.servicer import create_host as create_sub_drafter
 from services.target.config import TargetConfig
 from services.target.servicer import create_host as create_target
@@ -89,7 +89,7 @@ async def test_routers_and_drafters_may_call_the_registry(
 
 async def test_a_sub_drafter_accepts_only_a_drafter(authority: Authority) -> None:
     config = {"security": authority.security("sub-drafter.flyserve")}
-    host = await create_sub_drafter(parse(LookupConfig, config, "test"))
+    host = await create_sub_drafter(parse(LOOKUPS, config, "test"))
     peer = authority.peer(authority.issue(ROUTER), "sub-drafter.flyserve")
     async with serving(host) as address, open_channel(address, peer) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as rejected:
@@ -102,7 +102,7 @@ async def test_a_look_up_drafter_accepts_only_a_router(
     authority: Authority, caller: str, is_accepted: bool
 ) -> None:
     config = {"role": "drafter", "security": authority.security("drafter.flyserve")}
-    host = await create_sub_drafter(parse(LookupConfig, config, "test"))
+    host = await create_sub_drafter(parse(LOOKUPS, config, "test"))
     peer = authority.peer(authority.issue(caller), "drafter.flyserve")
     async with serving(host) as address, open_channel(address, peer) as channel:
         asked = DrafterStub(channel).Info(common_pb2.InfoRequest(), timeout=60)

@@ -17,7 +17,7 @@ from services.common.host import Host
 from services.common.security.identity import PeerTls
 from services.drafter.config import DrafterConfig
 from services.drafter.servicer import create_host as create_drafter
-from services.lookup.config import LookupConfig
+from services.lookup.config import LOOKUPS
 from services.lookup.servicer import create_host as create_sub_drafter
 from services.target.config import TargetConfig
 from services.target.servicer import create_host as create_target
@@ -57,7 +57,7 @@ async def secured_system(authority: Authority, model: Path, **security: Any) -> 
         async def serve(host: Host) -> str:
             return await stack.enter_async_context(serving(host))
 
-        helper = await create_sub_drafter(parse(LookupConfig, security_of("sub-drafter.flyserve"), "test"))
+        helper = await create_sub_drafter(parse(LOOKUPS, security_of("sub-drafter.flyserve"), "test"))
         helped = {**SIMULATED, **security_of("drafter.flyserve"), "sub_drafter": await serve(helper)}
         drafter = await serve(await create_drafter(parse(DrafterConfig, helped, "test")))
         target = await serve(await a_target(authority))

@@ -1,22 +1,22 @@
 """Every key of a configuration section with a valid value other than its default, made from its type."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
 
-from services.common.config import section_of
+from services.common.sections import keys_of, sections_of
 from tools.chart_schema import plain_schemas
 
 STRINGS = ("keys.yaml", "http://127.0.0.1:4317", "5100-5199", "other")
 
 
-def other_values(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def other_values(union: Sequence[type[BaseModel]], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The dotted name of every key, and a value that it does not have by itself."""
-    schemas = plain_schemas(section)
-    for name, field in section.model_fields.items():
-        if (inner := section_of(field.annotation)) is not None:
+    schemas = plain_schemas(union)
+    for name, field in keys_of(union).items():
+        if inner := sections_of(field.annotation):
             yield from other_values(inner, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", other_value(schemas[name])

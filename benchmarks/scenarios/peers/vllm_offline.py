@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from services.engine.vllm.library import load_library
 from services.engine.vllm_args import DEFAULT_CPU_KV_BYTES, environment
-from services.target.config import TargetConfig
+from services.target.config import VllmTargetConfig
 
 
 def main() -> None:
@@ -22,8 +22,7 @@ def main() -> None:
     # NOTE: only answers go to stdout; libraries print as well.
     answers, _ = os.fdopen(os.dup(1), "w", buffering=1), os.dup2(2, 1)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    fields: dict[str, Any] = {"engine": "vllm", "threads": 1}
-    load_library("cpu", environment(TargetConfig(model=Path(folder), **fields), os.environ))
+    load_library("cpu", environment(VllmTargetConfig(model=Path(folder), threads=1), os.environ))
     from vllm import LLM, SamplingParams
 
     arguments: dict[str, Any] = {"enforce_eager": True, "block_size": 32, "skip_tokenizer_init": True}

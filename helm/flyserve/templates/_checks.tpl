@@ -51,14 +51,9 @@
 {{- if and (hasPrefix (printf "%s/" $values.models.mountPath) $model) (not (include "flyserve.claim" .root)) -}}
 {{- fail (printf "%s.model: is %s, but nothing is mounted at %s: set models.existingClaim or models.persistence.size" .role $model $values.models.mountPath) -}}
 {{- end -}}
-{{- if eq .role "sub_drafter" -}}
-{{- $engine := $tier.engine | default (include "flyserve.defaults" . | fromJson).engine -}}
-{{- if ne (eq $engine "model") (ne $model "") -}}
-{{- fail (printf "sub_drafter.model: is %q with the engine %s: give it with engine model, and only with it" $model $engine) -}}
-{{- end -}}
-{{- end -}}
-{{- if eq .role "drafter" -}}
-{{- include "flyserve.checkDrafter" . -}}
+{{- include "flyserve.checkEngine" . -}}
+{{- if and (eq .role "sub_drafter") (include "flyserve.looksUp" (dict "root" .root "role" "drafter")) -}}
+{{- fail (printf "sub_drafter: helps a drafter that runs a model, but drafter.engine is %s: set sub_drafter to null" $values.drafter.engine) -}}
 {{- end -}}
 {{- include "flyserve.checkShardsOnGpus" . -}}
 {{- $runsModel := not (or (eq (include "flyserve.isOnVllm" .) "yes") (eq (include "flyserve.looksUp" .) "yes")) -}}
@@ -72,30 +67,32 @@
 {{- end -}}
 {{- end -}}
 
+{{/* A tier has the keys of its engine, and a model if its engine runs one.
+NOTE: no rule of the schema: helm lint validates the chart's own values even where null removes them. Arguments: root, role. */}}
+{{- define "flyserve.checkEngine" -}}
+{{- $tier := get .root.Values .role -}}
+{{- $engines := get (include "flyserve.engines" .root | fromJson) .role -}}
+{{- $engine := $tier.engine | default $engines.default -}}
+{{- range $key, $value := $tier -}}
+{{- $having := list -}}
+{{- range $name, $keys := $engines.keys -}}
+{{- if has $key $keys -}}{{- $having = append $having $name -}}{{- end -}}
+{{- end -}}
+{{- if not (or (has $engine $having) (kindIs "invalid" $value)) -}}
+{{- fail (printf "%s.%s: engine %s has no such key, only %s: set %s.%s to null" $.role $key $engine (join ", " $having) $.role $key) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (has "model" (get $engines.keys $engine)) (not $tier.model) -}}
+{{- fail (printf "%s.model: is empty, but the engine %s runs one: name it" .role $engine) -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Two shards never share a GPU: they have fractions above 0.5, and processes of vLLM whole GPUs. Arguments: root, role. */}}
 {{- define "flyserve.checkShardsOnGpus" -}}
 {{- $n := include "flyserve.numbers" . | fromJson -}}
 {{- $isOnVllm := eq (include "flyserve.isOnVllm" .) "yes" -}}
 {{- if and (gt $n.processes 1.0) (gt $n.gpus 0.0) (lt $n.gpus 1.0) (or $isOnVllm (le $n.gpus 0.5)) -}}
 {{- fail (printf "%s.gpus: is %v, must be %s for each of the %v processes of a replica, which cannot share a GPU: set it to 1" .role $n.gpus (ternary "1" "above 0.5" $isOnVllm) $n.processes) -}}
-{{- end -}}
-{{- end -}}
-
-{{/* A drafter that looks tokens up has no model, no GPU and no sub-drafter. Arguments: root, role. */}}
-{{- define "flyserve.checkDrafter" -}}
-{{- $drafter := .root.Values.drafter -}}
-{{- if include "flyserve.looksUp" . -}}
-{{- if $drafter.model -}}
-{{- fail (printf "drafter.model: is %s, but the engine %s runs no model: set drafter.model to null" $drafter.model $drafter.engine) -}}
-{{- end -}}
-{{- if $drafter.gpus -}}
-{{- fail (printf "drafter.gpus: is %v, but the engine %s uses none: set it to 0" $drafter.gpus $drafter.engine) -}}
-{{- end -}}
-{{- if has "sub_drafter" (include "flyserve.tiers" .root | fromJsonArray) -}}
-{{- fail (printf "sub_drafter: helps a drafter that runs a model, but drafter.engine is %s: set sub_drafter to null" $drafter.engine) -}}
-{{- end -}}
-{{- else if not $drafter.model -}}
-{{- fail (printf "drafter.model: is empty: name the drafter's model, or look tokens up without one: drafter.engine %s" (include "flyserve.lookupEngines" . | fromJsonArray | join " or ")) -}}
 {{- end -}}
 {{- end -}}
 

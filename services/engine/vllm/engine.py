@@ -11,7 +11,7 @@ from typing import Any
 from fly.errors import FlyServeError, ModelError, describe
 from fly.messages import Load, ModelInfo, Open
 from services.common.model_source import model_folder
-from services.engine.config import EngineSection, ModelConfig
+from services.engine.config import VllmConfig
 from services.engine.engine import check_open
 from services.engine.future import WaitReport
 from services.engine.vllm.client import VllmClient
@@ -34,10 +34,6 @@ _OWN_ARGUMENTS = {
     "enable_log_requests": False,
 }
 """Arguments that no configuration changes; all of them are reserved."""
-
-
-class VllmConfig(EngineSection, ModelConfig):
-    """The keys of a replica on vLLM; those of targets and drafters have them all."""
 
 
 class VllmEngine:
@@ -107,7 +103,7 @@ class VllmEngine:
         await self.client.stop()
 
 
-async def start_engine(config: Any, timeout_s: float = 60.0) -> VllmEngine:
+async def start_engine(config: VllmConfig, timeout_s: float = 60.0) -> VllmEngine:
     """Start vLLM with the configuration of a target or a drafter.
 
     An engine that has work and reports nothing for `timeout_s` has failed.

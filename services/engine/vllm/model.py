@@ -8,11 +8,11 @@ from fly.messages import ModelInfo
 from fly.version import VERSION
 from services.common.model_source import model_name
 from services.common.token_map import hash_token_map, num_token_ids, read_token_map
-from services.engine.config import EngineName, ModelConfig
+from services.engine.config import VllmConfig
 from services.engine.loading.folder import fingerprint, read_architecture, weight_files
 
 
-def describe_model(config: ModelConfig, folder: Path, vllm_config: Any, version: str) -> ModelInfo:
+def describe_model(config: VllmConfig, folder: Path, vllm_config: Any, version: str) -> ModelInfo:
     """Return the handshake of a replica on vLLM.
 
     Its fingerprint names the engine: another engine computes other roundings from the same weights. vLLM
@@ -32,7 +32,7 @@ def describe_model(config: ModelConfig, folder: Path, vllm_config: Any, version:
     return ModelInfo(
         role=config.role,
         model_id=model_name(config.model),
-        weight_fingerprint="-".join(filter(None, [weights, EngineName.VLLM.value, quantization])),
+        weight_fingerprint="-".join(filter(None, [weights, config.engine, quantization])),
         architecture=read_architecture(folder),
         token_map_hash=hash_token_map(token_map),
         vocab_size=num_ids or rows,
@@ -42,7 +42,7 @@ def describe_model(config: ModelConfig, folder: Path, vllm_config: Any, version:
         kv_capacity=(cache.num_gpu_blocks or 0) * cache.block_size,
         version=VERSION,
         max_sequences=config.max_sequences,
-        engine=EngineName.VLLM.value,
+        engine=config.engine,
         engine_version=version,
         quantization=quantization,
     )

@@ -28,7 +28,7 @@ from services.drafter.servicer import host_engine as host_drafter
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.config import Dtype, ModelConfig
 from services.engine.factory import build_engine
-from services.lookup.config import LookupConfig
+from services.lookup.config import LOOKUPS
 from services.lookup.servicer import create_host as create_sub_drafter
 from services.target.servicer import host_engine as host_target
 from tests.contract.router_rig import EXACT, PLAIN, Rig, ids
@@ -122,7 +122,7 @@ async def test_it_equals_plain_decoding_of_its_model_for_every_parameter(engine:
     changed = {name for (name, _), found in zip(tried, expected, strict=True) if found != [(own, text)]}
     assert {"logit_bias", "min_tokens", "presence_penalty", "grammar", "stop_token_ids"} <= changed
     async with (
-        serving(await create_sub_drafter(LookupConfig(engine=engine))) as sub_drafter,
+        serving(await create_sub_drafter(LOOKUPS.validate({"engine": engine}))) as sub_drafter,
         deployment(TARGET_MODEL, DRAFTER_MODEL, sub_drafter) as rig,
     ):
         for mode in (pb.MODE_DRAFT, EXACT, pb.MODE_DRAFT):

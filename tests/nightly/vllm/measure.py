@@ -18,7 +18,7 @@ from fly.messages import Open, Verification, VerifyStep
 from fly.sequence import SequenceMirror, TokenSequence
 from services.common.telemetry.instrumented_stream import VerifySteps
 from services.engine.vllm.engine import VllmEngine, start_engine
-from services.target.config import TargetConfig
+from services.target.config import VllmTargetConfig
 from services.target.vllm import VllmTarget
 
 LENGTHS, ROUNDS, DRAFT = (2_000, 8_000), 40, 15
@@ -91,8 +91,8 @@ async def measure(engine: VllmEngine, instant: Instant, length: int) -> dict[str
 
 
 async def main() -> None:
-    fields: dict[str, Any] = {"dtype": "float32", "engine": "vllm", "max_sequences": 4}
-    engine = await start_engine(TargetConfig(model=sys.argv[1], **fields))
+    fields: dict[str, Any] = {"dtype": "float32", "max_sequences": 4}
+    engine = await start_engine(VllmTargetConfig(model=sys.argv[1], **fields))
     try:
         instant = engine.client.wrap(Instant)
         assert engine.info.costs is not None

@@ -116,7 +116,6 @@ def test_a_quantized_model_chooses_almost_the_same_tokens() -> None:
     [
         ({"device": "cuda"}, "quantization: is int8, must be none with device cuda"),
         ({"shards": 2}, "quantization: is int8, must be none with shards"),
-        ({"engine": "vllm"}, "must be none with engine vllm, which has its own: engine_args"),
     ],
 )
 def test_what_cannot_be_quantized_is_refused(values: dict[str, Any], fault: str) -> None:

@@ -18,8 +18,8 @@ from services.common.config import parse
 
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
-    """A folder with the folders `target`, `drafter`, `tiny` and `foreign`, whose tokens are others."""
-    for name in ("target", "drafter", "tiny", "foreign"):
+    """A folder with the folders `target`, `drafter` and `foreign`, whose tokens are others."""
+    for name in ("target", "drafter", "foreign"):
         (tmp_path / name).mkdir()
         vocabulary = {"a": 0, "b" if name != "foreign" else "c": 1}
         (tmp_path / name / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocabulary}}))
@@ -47,7 +47,7 @@ def test_every_flag_is_a_key_of_the_file(models: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(models)
     (models / "keys").write_text("")
     made = content(
-        *("target", "--draft", "drafter", "--sub-draft", "tiny", "--replicas", "2", "--host", "0.0.0.0"),
+        *("target", "--draft", "drafter", "--sub-draft", "suffix", "--replicas", "2", "--host", "0.0.0.0"),
         *(
             "--port",
             "0",
@@ -69,7 +69,7 @@ def test_every_flag_is_a_key_of_the_file(models: Path, monkeypatch: pytest.Monke
             "engine": "builtin",
         },
         "drafter": {"model": str(models / "drafter"), "dtype": "float32", "engine": "builtin"},
-        "sub_drafter": {"engine": "model", "model": str(models / "tiny")},
+        "sub_drafter": {"engine": "suffix"},
         "router": {"host": "0.0.0.0", "http_port": 0, "grpc_port": 9},
         "security": {"auth_tokens_file": str(models / "keys")},
     }
@@ -127,7 +127,7 @@ def test_a_name_of_the_hub_stays_as_it_is() -> None:
         ),
         (
             ("target", "--draft", "drafter", "--sub-draft", "magic"),
-            "--sub-draft: is 'magic', must be ngram, suffix, none, or the folder of a model",
+            "--sub-draft: is 'magic', must be one of ngram, suffix, none",
         ),
         (("target", "--host", "0.0.0.0"), "--host: is 0.0.0.0, which others can reach: give --api-keys FILE"),
         (("target", "--host", "some.name"), "--host: is some.name, which others can reach"),

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from fly.messages import Draft, DraftStep, Open
+from fly.messages import Draft, DraftStep, Open, Role
 from fly.request import SamplingParams
 from fly.sequence import SequenceMirror, SequenceUpdate, TokenSequence
 from fly.types import Coupling
-from services.lookup.config import LookupConfig
+from services.lookup.config import LOOKUPS, NgramConfig, SuffixConfig
 from services.lookup.engines import ProposalEngine, build_engine
 from services.lookup.index.budget import IndexBudget
 from services.lookup.session import LookupSession
@@ -23,7 +23,7 @@ class Client:
 
     def __init__(self, engine: ProposalEngine, salt: str = "", prompt_length: int = len(PROMPT)) -> None:
         opening = Open("test", prompt_length, cache_salt=salt)
-        self.session = LookupSession(engine.open(opening), opening, LookupConfig(max_tokens=1000))
+        self.session = LookupSession(engine.open(opening), opening, NgramConfig(max_tokens=1000))
         self._mirror = SequenceMirror()
 
     def update(self, ids: list[int], decided: int) -> SequenceUpdate:
@@ -36,7 +36,7 @@ class Client:
 
 
 def suffix_engine() -> ProposalEngine:
-    return build_engine(LookupConfig(engine="suffix", response_cache_tokens=1024), IndexBudget())
+    return build_engine(SuffixConfig(response_cache_tokens=1024), IndexBudget())
 
 
 async def respond(engine: ProposalEngine, decided: int, salt: str = "") -> None:
@@ -82,7 +82,7 @@ async def test_the_cache_is_shared_within_a_salt_only() -> None:
 
 @pytest.mark.parametrize("name", ["ngram", "suffix"])
 async def test_a_step_for_no_tokens_only_updates(name: str) -> None:
-    client = Client(build_engine(LookupConfig(engine=name, response_cache_tokens=1024), IndexBudget()))
+    client = Client(build_engine(LOOKUPS.validate({"engine": name}), IndexBudget()))
     ids = [7, 8, 9, 7, 8]
     assert (await client.ask(ids, 0, max_tokens=0)).tokens == ()
     assert (await client.ask(ids, 0, max_tokens=1)).tokens == (9,)
@@ -90,7 +90,7 @@ async def test_a_step_for_no_tokens_only_updates(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["ngram", "suffix"])
 async def test_a_rejected_proposal_leaves_no_trace(name: str) -> None:
-    client = Client(build_engine(LookupConfig(engine=name, response_cache_tokens=1024), IndexBudget()))
+    client = Client(build_engine(LOOKUPS.validate({"engine": name}), IndexBudget()))
     assert (await client.ask([7, 8, 9, 7, 8], 0, max_tokens=1)).tokens == (9,)
     draft = await client.ask([7, 8, 9, 7, 8, 5, 7, 8, 5, 7, 8], 0, max_tokens=1)
     assert draft.tokens == (5,)
@@ -98,7 +98,7 @@ async def test_a_rejected_proposal_leaves_no_trace(name: str) -> None:
 
 async def drafted(step: Callable[[SequenceUpdate], DraftStep], **sampling: Any) -> Draft:
     """Draft for a target after text of which the next tokens are 3 and 4."""
-    config = LookupConfig(role="drafter", engine="suffix", response_cache_tokens=1024, max_draft=8)
+    config = SuffixConfig(role=Role.DRAFTER, response_cache_tokens=1024, max_draft=8)
     opening = Open("test", 1, SamplingParams(**sampling))
     session = LookupSession(build_engine(config, IndexBudget()).open(opening), opening, config)
     ids = [1, 2, 3, 4, 5] * 4 + [1, 2]
@@ -134,6 +134,6 @@ async def test_a_draft_that_is_too_long_is_cut() -> None:
 
 
 async def test_the_ngram_engine_caches_nothing() -> None:
-    engine = build_engine(LookupConfig(engine="ngram"), IndexBudget())
+    engine = build_engine(NgramConfig(), IndexBudget())
     await respond(engine, decided=6)
     assert engine.response_cache_tokens == 0 and await proposed(engine, [1, 2]) == ()

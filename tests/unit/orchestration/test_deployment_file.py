@@ -8,6 +8,7 @@ from fly.presets import PRESETS
 from fly.types import TailPolicy
 from orchestration.deployment.file import APPLICATION_ROOT, load_deployment
 from orchestration.deployment.plan import plan, router_config
+from orchestration.deployment.tiers import BuiltinDrafter, BuiltinTarget, ModelTier
 from router.config import RouterConfig
 from services.common.config import parse
 from services.engine.config import Dtype
@@ -29,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
 def test_models_are_found_beside_the_file(folder: Path) -> None:
     deployment = load_deployment(written(folder, "target: {model: big}\ndrafter: {model: small}"))
     assert deployment.target.model == folder / "big"
-    assert deployment.drafter is not None
+    assert isinstance(deployment.drafter, BuiltinDrafter)
     assert deployment.drafter.model == folder / "small"
     assert deployment.target.dtype is Dtype.BFLOAT16
 
@@ -48,28 +49,23 @@ def test_models_are_found_under_the_applications_root(folder: Path) -> None:
             "speculation.draft_length.maxx: unknown key, did you mean 'max'?",
         ),
         ("target: {model: big, dtype: float16}", "target.dtype: is 'float16'"),
-        ("target: {model: big, engine: suffix}", "target.engine: is 'suffix': Input should be 'builtin' or"),
+        (
+            "target: {model: big, engine: suffix}",
+            "target.engine: is 'suffix': must be one of 'builtin'",
+        ),
         ("target: {}", "target.model: is required"),
         (
             "target: {model: big}\ndrafter: {engine: magic}",
-            "drafter.engine: is 'magic': Input should be 'builtin', 'vllm', 'ngram' or 'suffix'",
+            "drafter.engine: is 'magic': must be one of 'builtin', 'vllm', 'ngram', 'suffix'",
         ),
         (
             "target: {model: big}\ndrafter: {replicas: 2}",
-            "drafter.model: is required with engine builtin; engines without a model: ngram, suffix",
+            "drafter.model: is required with engine builtin; engines without it: ngram, suffix",
         ),
         ("target: {model: big}\ndrafter: {engine: vllm}", "drafter.model: is required with engine vllm"),
         (
             "target: {model: big}\ndrafter: {engine: suffix, model: small}",
-            "drafter.model: is small, but engine suffix runs no model: leave it out",
-        ),
-        (
-            "target: {model: big}\ndrafter: {engine: ngram, gpus: 1}",
-            "drafter.gpus: is 1, but engine ngram uses none: leave it out",
-        ),
-        (
-            "target: {model: big}\ndrafter: {engine: ngram, engine_args: {quantization: fp8}}",
-            "drafter.engine_args: are those of vLLM, must be empty with engine ngram",
+            "drafter.model: engine suffix has no such key, only builtin, vllm: leave it out",
         ),
         (
             "target: {model: big}\ndrafter: {engine: suffix}\nsub_drafter: {engine: ngram}",
@@ -99,9 +95,11 @@ def test_models_are_found_under_the_applications_root(folder: Path) -> None:
             "drafter.model: is 'hf://org/name@main': a model of the hub is written org/name@main here",
         ),
         (
-            "target: {model: big}\nsub_drafter: {engine: model, model: 'hf://org/name'}",
-            "sub_drafter.model: is 'hf://org/name': a model of the hub is written org/name@revision here",
+            "target: {model: big}\ndrafter: {model: 'hf://org/name'}",
+            "drafter.model: is 'hf://org/name': a model of the hub is written org/name@revision here",
         ),
+        ("target: big", "target: is 'big': must be a mapping of keys"),
+        ("target: {model: big}\ndrafter: {engine: [a]}", "drafter.engine: is \"['a']\": must be one of"),
         ("target: {model: big}\ndrafter: {model: gone}", "drafter.model: no folder gone"),
         ("drafter: {model: small}", "target: is"),
         (
@@ -131,11 +129,7 @@ def test_models_are_found_under_the_applications_root(folder: Path) -> None:
         ("target: {model: big}\nrouter: {http_port: 65536}", "router.http_port: is 65536"),
         (
             "target: {model: big, engine: vlm}",
-            "target.engine: is 'vlm': Input should be 'builtin' or 'vllm'",
-        ),
-        (
-            "target: {model: big, engine_args: {quantization: fp8}}",
-            "target.engine_args: are those of vLLM, must be empty with engine builtin",
+            "target.engine: is 'vlm': must be one of 'builtin', 'vllm'",
         ),
         (
             "target: {model: big, engine: vllm, engine_args: {tensor_parallel_size: 4}}",
@@ -149,10 +143,6 @@ def test_models_are_found_under_the_applications_root(folder: Path) -> None:
             "target: {model: big}\ndrafter: {model: small, engine: vllm}\nsub_drafter: {engine: suffix}",
             "sub_drafter: has the engine suffix, but drafter.engine is vllm, which uses no sub-drafter: leave"
             " sub_drafter out, or set drafter.engine: builtin",
-        ),
-        (
-            "target: {model: big, engine: vllm, kv_tokens: 1024}",
-            "target.kv_tokens: is 1024: vLLM sizes its own memory",
         ),
         (
             "target: {model: big, engine: vllm, shards: 2, gpus: 0.8}",
@@ -177,17 +167,8 @@ def test_models_are_found_under_the_applications_root(folder: Path) -> None:
             "target.kv_tokens: is auto, which would take the memory of the others, but gpus is 0.7, must be",
         ),
         (
-            "target: {model: big}\ndrafter: {model: small}\n"
-            "sub_drafter: {engine: model, model: big, kv_tokens: auto}",
-            "sub_drafter.kv_tokens: is auto, which measures the memory of a GPU, but gpus is 0, must be 1",
-        ),
-        (
             "target: {model: big, kv_tokens: 0}",
             "target.kv_tokens: is 0: must be an integer of at least 1, or auto",
-        ),
-        (
-            "target: {model: big}\nsub_drafter: {engine_args: {seed: 1}}",
-            "sub_drafter.engine_args: cannot be set here: a sub-drafter's model runs on the builtin engine",
         ),
         ("target: {model: big}\nrouter: {http_prt: 1}", "did you mean 'http_port'?"),
     ],
@@ -214,25 +195,20 @@ def test_two_tiers_of_vllm_can_share_a_gpu_by_their_memory(folder: Path) -> None
     drafter: {model: small, engine: vllm, gpus: 0.3, engine_args: {kv_cache_memory_bytes: 4000000000}}
     """
     deployment = load_deployment(written(folder, text))
-    assert deployment.drafter is not None
+    assert isinstance(deployment.drafter, ModelTier)
     assert (deployment.target.gpus, deployment.drafter.gpus) == (0.7, 0.3)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "target: {model: big, kv_tokens: auto, gpus: 1, shards: 4}",
-        "target: {model: big, kv_tokens: auto, engine: vllm}",
-    ],
-)
-def test_memory_can_be_measured_on_whole_gpus_and_by_vllm(folder: Path, text: str) -> None:
-    assert load_deployment(written(folder, text)).target.kv_tokens == "auto"
+def test_memory_can_be_measured_on_whole_gpus(folder: Path) -> None:
+    text = "target: {model: big, kv_tokens: auto, gpus: 1, shards: 4}"
+    target = load_deployment(written(folder, text)).target
+    assert isinstance(target, BuiltinTarget) and target.kv_tokens == "auto"
 
 
 def test_shards_can_leave_a_part_of_their_gpus_to_drafters(folder: Path) -> None:
     text = "target: {model: big, shards: 8, gpus: 0.8}\ndrafter: {model: small, gpus: 0.2}"
     deployment = load_deployment(written(folder, text))
-    assert deployment.drafter is not None
+    assert isinstance(deployment.drafter, ModelTier)
     assert (deployment.target.gpus, deployment.drafter.gpus) == (0.8, 0.2)
 
 
@@ -250,7 +226,7 @@ def test_a_machine_without_models_does_not_check_absolute_paths(folder: Path) ->
         Path("/models/big"),
         Path("/models/c.jinja"),
     )
-    assert deployment.drafter is not None and deployment.drafter.model == folder / "small"
+    assert isinstance(deployment.drafter, ModelTier) and deployment.drafter.model == folder / "small"
     with pytest.raises(ConfigError, match=r"target\.model: no folder absent"):
         load_deployment(written(folder, "target: {model: absent}"), has_models=False)
 

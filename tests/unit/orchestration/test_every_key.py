@@ -16,37 +16,65 @@ from orchestration.deployment.file import (
     RouterTier,
 )
 from orchestration.deployment.plan import plan, router_config
-from orchestration.deployment.tiers import DrafterTier, SubDrafterTier, TargetTier
+from orchestration.deployment.tiers import (
+    BuiltinDrafter,
+    BuiltinTarget,
+    NgramDrafter,
+    NgramSubDrafter,
+    SuffixDrafter,
+    SuffixSubDrafter,
+    VllmDrafter,
+    VllmTarget,
+)
 from router.config import RouterConfig
 from services.common.config import Config, load_yaml, parse
+from services.common.sections import Engines, engine_of, keys_of, sections_of
 from services.common.telemetry.config import TelemetryConfig
-from services.drafter.config import DrafterConfig, DrafterSection, DraftingSection
-from services.lookup.config import LookupConfig, LookupSection
-from services.target.config import TargetConfig
+from services.drafter.config import DRAFTERS, DrafterConfig, VllmDrafterConfig
+from services.lookup.config import LOOKUPS, NgramConfig, SuffixConfig
+from services.target.config import TARGETS, TargetConfig, VllmTargetConfig
 from tests.support.config_values import at, nested, other_values
 from tools.configuration_reference import OUTPUT
 from tools.configuration_reference import rendered as page
 
-KEYS = dict(other_values(Deployment))
+KEYS = dict(other_values([Deployment]))
 BASE = {
     "target.model": "/m/target",
     "drafter.model": "/m/drafter",
     "sub_drafter.engine": "ngram",
 }
 TLS = {f"security.tls.{name}": f"/c/{name}.pem" for name in ("certificate", "key", "ca")}
-MODEL_SUB_DRAFTER = {"sub_drafter.engine": "model", "sub_drafter.model": "/m/tiny"}
-LOOKUP_DRAFTER = {"drafter.engine": "suffix", "drafter.model": None, "sub_drafter.engine": "none"}
 ORCHESTRATION = ("replicas", "gpus", "node_resource", "autoscaling")
 """Keys of a tier that are the controller's own."""
 
-SECTIONS: dict[type[Config], tuple[type[Config], ...]] = {
-    TargetTier: (TargetConfig,),
-    DrafterTier: (DrafterConfig, LookupConfig),
-    SubDrafterTier: (LookupConfig, DrafterConfig),
-    RouterTier: (RouterConfig,),
-    DeploymentTelemetry: (TelemetryConfig,),
+TIERS = {name: sections_of(Deployment.model_fields[name].annotation) for name in Role}
+"""Sections of each tier, one for each engine."""
+
+SECTIONS: dict[type[Config], type[Config]] = {
+    BuiltinTarget: TargetConfig,
+    VllmTarget: VllmTargetConfig,
+    BuiltinDrafter: DrafterConfig,
+    VllmDrafter: VllmDrafterConfig,
+    NgramDrafter: NgramConfig,
+    SuffixDrafter: SuffixConfig,
+    NgramSubDrafter: NgramConfig,
+    SuffixSubDrafter: SuffixConfig,
+    RouterTier: RouterConfig,
+    DeploymentTelemetry: TelemetryConfig,
 }
-"""Each section of the file, and the configurations of the processes that it is for."""
+"""Each section of the file, and the configuration of the process that it is for."""
+
+
+def engine_with(tier: str, name: str) -> str:
+    """Return the first engine of a tier that has a key."""
+    return next(engine_of(section) for section in TIERS[Role(tier)] if name in section.model_fields)
+
+
+def tier_on(tier: str, engine: str) -> dict[str, Any]:
+    """Return the keys that put a tier on an engine, and the sub-drafter out of its way."""
+    model = "model" in next(each for each in TIERS[Role(tier)] if engine_of(each) == engine).model_fields
+    alone = {"sub_drafter.engine": "none"} if tier == "drafter" and engine != "builtin" else {}
+    return {f"{tier}.engine": engine, **({} if model else {f"{tier}.model": None}), **alone}
 
 
 def companions(key: str) -> dict[str, Any]:
@@ -54,39 +82,27 @@ def companions(key: str) -> dict[str, Any]:
     section, _, name = key.partition(".")
     if section == "security":
         return TLS
-    if section == "sub_drafter" and (name in DraftingSection.model_fields or name == "model"):
-        return MODEL_SUB_DRAFTER
-    if (
-        section == "drafter"
-        and name in LookupSection.model_fields.keys() - DrafterSection.model_fields.keys()
-    ):
-        return LOOKUP_DRAFTER
-    if name in ("engine", "engine_args") and section in ("target", "drafter"):
-        # A drafter on vLLM uses no sub-drafter.
-        alone = {"sub_drafter.engine": "none"} if section == "drafter" else {}
-        return alone | ({f"{section}.engine": "vllm"} if name == "engine_args" else {})
-    if name.startswith("autoscaling."):
-        return {f"{section}.autoscaling.max": 4}
+    if section in TIERS:
+        needed = tier_on(
+            section, "vllm" if key == "drafter.engine" else engine_with(section, name.split(".")[0])
+        )
+        return needed | ({f"{section}.autoscaling.max": 4} if name.startswith("autoscaling.") else {})
     return {}
 
 
 def written(folder: Path, values: dict[str, Any]) -> Deployment:
-    (file := folder / "deployment.yaml").write_text(yaml.safe_dump(nested(values)), encoding="utf-8")
+    given = {key: value for key, value in values.items() if value is not None}
+    (file := folder / "deployment.yaml").write_text(yaml.safe_dump(nested(given)), encoding="utf-8")
     return load_yaml(Deployment, file)
 
 
 def processes(deployment: Deployment) -> dict[str, dict[str, Any]]:
     """The configuration of one process of each kind, as it is constructed, as plain data."""
-    classes: dict[Role, type[Config]] = {Role.TARGET: TargetConfig, Role.DRAFTER: DrafterConfig}
-    assert deployment.drafter is not None and deployment.sub_drafter is not None
-    if deployment.drafter.looks_up:
-        classes[Role.DRAFTER] = LookupConfig
-    is_model = deployment.sub_drafter.engine == "model"
-    classes[Role.SUB_DRAFTER] = DrafterConfig if is_model else LookupConfig
-    made: dict[str, Config] = {
-        spec.role.value: parse(classes[spec.role], dict(spec.config), spec.replica)
-        for spec in plan(deployment, "here:1")
-    }
+    made: dict[str, Config] = {}
+    for spec in plan(deployment, "here:1"):
+        services: dict[Role, Engines[Any]] = {Role.TARGET: TARGETS, Role.DRAFTER: DRAFTERS}
+        service = LOOKUPS if "services.lookup" in spec.actor else services[spec.role]
+        made[spec.role.value] = parse(service, dict(spec.config), spec.replica)
     made["router"] = parse(RouterConfig, router_config(deployment, "here:1", 60.0, 5.0), "router")
     return {name: config.model_dump(mode="json") for name, config in made.items()}
 
@@ -145,20 +161,13 @@ def assert_the_controller_has_it(deployment: Deployment, key: str, value: Any) -
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.__name__)
 def test_every_key_of_a_process_is_a_key_of_the_file_or_has_a_reason(section: type[Config]) -> None:
-    for config in SECTIONS[section]:
-        missing = config.model_fields.keys() - section.model_fields.keys()
-        if config is DrafterConfig and section is SubDrafterTier:
-            # A sub-drafter drafts when it is asked, and only for a drafter.
-            missing -= {"draft_ahead", "standalone_sequences"}
-        assert missing <= section.reserved.keys()
+    assert SECTIONS[section].model_fields.keys() - section.model_fields.keys() <= section.reserved.keys()
     assert not section.reserved.keys() & section.model_fields.keys()
     assert all(len(reason) > 15 for reason in section.reserved.values())
 
 
 PLACES = {
-    "target": TargetTier,
-    "drafter": DrafterTier,
-    "sub_drafter": SubDrafterTier,
+    **{tier.value: TIERS[tier][0] for tier in Role},
     "router": RouterTier,
     "telemetry": DeploymentTelemetry,
 }
@@ -172,6 +181,26 @@ def test_a_key_that_is_not_the_file_s_is_rejected_with_the_reason(place: str, ke
     with pytest.raises(ConfigError) as error:
         parse(Deployment, nested({**BASE, f"{place}.{key}": "x"}), "test")
     assert f"{place}.{key}: cannot be set here: {reason}" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("tier", "engine", "key"),
+    [
+        (tier, engine_of(section), key)
+        for tier, union in TIERS.items()
+        for section in union
+        for key in keys_of(union).keys() - section.model_fields.keys()
+    ],
+)
+def test_a_key_of_another_engine_is_an_error_that_names_both(tier: Role, engine: str, key: str) -> None:
+    values = {**BASE, **tier_on(tier, engine), f"{tier}.{key}": KEYS[f"{tier}.{key}"]}
+    with pytest.raises(ConfigError) as error:
+        parse(
+            Deployment, nested({name: value for name, value in values.items() if value is not None}), "test"
+        )
+    having = ", ".join(engine_of(each) for each in TIERS[tier] if key in each.model_fields)
+    assert f"{tier}.{key}: engine {engine} has no such key, only {having}: leave it out" in str(error.value)
+    assert "; " not in str(error.value)
 
 
 def test_tiers_get_telemetry_and_security_too(tmp_path: Path) -> None:

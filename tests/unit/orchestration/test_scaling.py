@@ -15,7 +15,7 @@ from orchestration.deployment.plan import ReplicaSpec, plan
 from orchestration.deployment.scaling import at_its_largest, keeping_replicas, with_replicas
 from services.common.config import parse
 from services.common.telemetry.process import Telemetry
-from services.lookup.config import LookupConfig
+from services.lookup.config import SuffixConfig
 from services.lookup.servicer import LookupServicer
 
 NAMES = ("target-0", "target-1", "target-2")
@@ -129,7 +129,7 @@ def test_a_stopped_tier_has_the_demand_of_the_waiting_sequences() -> None:
 
 
 def test_the_load_of_a_look_up_drafter_is_its_sequences_and_not_its_cache() -> None:
-    config = LookupConfig(role="drafter", engine="suffix", response_cache_tokens=1024, max_sequences=10)
+    config = SuffixConfig(role=Role.DRAFTER, response_cache_tokens=1024, max_sequences=10)
     servicer = LookupServicer(config, Telemetry())
     idle = servicer._load()
     assert idle.kv_capacity, "0 stands for an unknown load"

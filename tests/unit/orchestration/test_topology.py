@@ -7,10 +7,10 @@ import pytest
 from fly.errors import ConfigError
 from fly.messages import Role
 from orchestration.deployment.file import Deployment
-from orchestration.deployment.plan import LOOKUP_DRAFTER, MODEL_SUB_DRAFTER, ReplicaSpec, plan, total_cpus
+from orchestration.deployment.plan import LOOKUP_DRAFTER, ReplicaSpec, plan, total_cpus
 from services.common.config import parse
 from services.drafter.config import DrafterConfig
-from services.lookup.config import ENGINES, LookupConfig
+from services.lookup.config import LOOKUPS
 
 
 def deployment(**tiers: Any) -> Deployment:
@@ -117,29 +117,20 @@ def test_actors_are_configured_with_plain_values() -> None:
 
 def test_a_suffix_sub_drafter_gets_its_memory() -> None:
     helper = plan(deployment(drafter={"model": "/m/s"}, sub_drafter={"engine": "suffix"}), "here:1")[0]
-    config = parse(LookupConfig, dict(helper.config), "sub_drafter")
+    config = parse(LOOKUPS, dict(helper.config), "sub_drafter")
     assert (config.engine, config.response_cache_tokens) == ("suffix", 10_000_000)
 
 
-def test_a_model_sub_drafter_is_a_drafter_in_another_role() -> None:
-    tier = {"engine": "model", "model": "/m/tiny", "threads": 2}
-    helper, drafter, *_ = plan(deployment(drafter={"model": "/m/small"}, sub_drafter=tier), "here:1")
-    assert (helper.role, helper.actor, helper.num_cpus) == (Role.SUB_DRAFTER, MODEL_SUB_DRAFTER, 2.0)
-    config = parse(DrafterConfig, dict(helper.config), "sub_drafter")
-    assert (config.role, config.model, config.draft_ahead) == ("sub_drafter", Path("/m/tiny"), "off")
-    assert drafter.config["registry"] == "here:1"
-
-
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", LOOKUPS.names)
 def test_a_drafter_that_looks_tokens_up_is_light(engine: str) -> None:
-    tier = {"engine": engine, "max_sequences": 9, "replicas": 2, "kv_tokens": 1, "threads": 4, "min_ngram": 3}
+    tier = {"engine": engine, "max_sequences": 9, "replicas": 2, "max_tokens": 4096}
     *drafters, target, _ = plan(deployment(drafter=tier, sub_drafter={"engine": "none"}), "here:1")
     assert [spec.replica for spec in drafters] == ["drafter-0", "drafter-1"]
     assert {spec.actor for spec in drafters} == {LOOKUP_DRAFTER} and target.role is Role.TARGET
     assert {(spec.num_cpus, spec.num_gpus, spec.shards) for spec in drafters} == {(0.5, 0.0, 1)}
-    config = parse(LookupConfig, dict(drafters[0].config), "drafter")
+    config = parse(LOOKUPS, dict(drafters[0].config), "drafter")
     assert (config.role, config.engine, config.max_sequences, config.max_draft) == ("drafter", engine, 9, 64)
-    assert config.min_ngram == 3 and not hasattr(config, "kv_tokens")
+    assert config.max_tokens == 4096
 
 
 def test_a_drafter_gets_the_cpus_that_all_replicas_request() -> None:
@@ -168,12 +159,6 @@ def test_drafting_ahead_takes_spare_cpus(
     config = parse(DrafterConfig, data, "drafter")
     assert config.ahead_sequences(usable_cpus=4) == expected
     assert config.limits.is_ahead_chosen is (draft_ahead == "auto")
-
-
-@pytest.mark.parametrize("tier", [{"engine": "model"}, {"engine": "suffix", "model": "/m/tiny"}])
-def test_a_model_belongs_to_the_engine_model(tier: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match="folder of engine model"):
-        deployment(drafter={"model": "/m/small"}, sub_drafter=tier)
 
 
 TIERS = {"drafter": {"model": "/m/small"}, "sub_drafter": {"engine": "ngram"}}

@@ -9,27 +9,39 @@ import pytest
 from router.config import RouterConfig
 from services.common.config import Config
 from services.common.flags import configure
-from services.drafter.config import DrafterConfig
-from services.lookup.config import LookupConfig
-from services.target.config import TargetConfig
+from services.common.sections import ENGINE, Engines, sections_of
+from services.drafter.config import DRAFTERS
+from services.lookup.config import LOOKUPS
+from services.target.config import TARGETS, TargetConfig
 from tests.support.config_values import at, nested, other_values
 
-CLASSES: tuple[type[Config], ...] = (TargetConfig, DrafterConfig, LookupConfig, RouterConfig)
-NEEDED: dict[type[Config], tuple[str, ...]] = {
-    TargetConfig: ("--model", "m"),
-    DrafterConfig: ("--model", "m"),
-    LookupConfig: (),
-    RouterConfig: ("--model", "m", "--target", "here:1"),
+SERVICES: dict[str, Engines[Any] | type[Config]] = {
+    "target": TARGETS,
+    "drafter": DRAFTERS,
+    "sub_drafter": LOOKUPS,
+    "router": RouterConfig,
+}
+NEEDED: dict[str, tuple[str, ...]] = {
+    "target": ("--model", "m"),
+    "drafter": ("--model", "m"),
+    "sub_drafter": (),
+    "router": ("--model", "m", "--target", "here:1"),
 }
 TLS = tuple(text for name in ("certificate", "key", "ca") for text in (f"--security.tls.{name}", "c"))
-KEYS = [(config, key, value) for config in CLASSES for key, value in other_values(config)]
+KEYS = [
+    (service, key, value)
+    for service, config in SERVICES.items()
+    for key, value in other_values(sections_of(config))
+    if key != ENGINE
+]
 
 
-def flags_of(config: type[Config], key: str, value: Any) -> list[str]:
+def flags_of(service: str, key: str, value: Any) -> list[str]:
     """The flag of a key, with those that it needs and without those that it excludes."""
-    needed = [*NEEDED[config], *(TLS if key.startswith("security.") else ())]
-    if key == "engine_args":
-        needed += ["--engine", "vllm"]
+    needed = [*NEEDED[service], *(TLS if key.startswith("security.") else ())]
+    if isinstance(config := SERVICES[service], Engines):
+        having = (engine for engine in config.names if key.split(".")[0] in config.named(engine).model_fields)
+        needed += ["--engine", next(having)]
     if key == "vocabulary":
         needed += ["--target-tokenizer", "t"]
     excluded = {"simulated": "--model", "registry": "--target", "targets": "--target"}.get(key)
@@ -42,11 +54,12 @@ def flags_of(config: type[Config], key: str, value: Any) -> list[str]:
     return [*needed, flag, json.dumps(value) if isinstance(value, dict) else str(value)]
 
 
-@pytest.mark.parametrize(("config", "key", "value"), KEYS, ids=[f"{c.__name__}-{k}" for c, k, _ in KEYS])
-def test_a_flag_sets_its_key(config: type[Config], key: str, value: Any) -> None:
-    if config is RouterConfig and key == "limits.default_new_tokens":
+@pytest.mark.parametrize(("service", "key", "value"), KEYS, ids=[f"{s}-{k}" for s, k, _ in KEYS])
+def test_a_flag_sets_its_key(service: str, key: str, value: Any) -> None:
+    if key == "limits.default_new_tokens":
         value = 100
-    made = configure(config, "Serve.", flags_of(config, key, value)).model_dump(mode="json")
+    config: Any = SERVICES[service]
+    made = configure(config, "Serve.", flags_of(service, key, value)).model_dump(mode="json")
     found = at(made, key)
     assert found.items() >= value.items() if isinstance(value, dict) else found == value
 
@@ -87,7 +100,7 @@ def test_null_unsets_an_optional_key(tmp_path: Path) -> None:
 
 def test_a_section_is_yaml_and_its_keys_override_it() -> None:
     flags = ["--telemetry.replica", "b", "--telemetry", "{replica: a, log_format: json}"]
-    made = configure(LookupConfig, "Serve.", flags)
+    made = configure(LOOKUPS, "Serve.", flags)
     assert (made.telemetry.log_format, made.telemetry.replica) == ("json", "b")
 
 
@@ -95,6 +108,12 @@ def test_a_section_is_yaml_and_its_keys_override_it() -> None:
     ("flags", "message"),
     [
         (("--max-sequences", "0"), "max_sequences: is '0': Input should be greater than or equal to 1"),
+        (("--engine", "suffix"), "engine: is 'suffix': must be one of 'builtin', 'vllm'"),
+        (
+            ("--engine", "vllm", "--kv-tokens", "9"),
+            "kv_tokens: engine vllm has no such key, only builtin: leave it out",
+        ),
+        (("--engine-args", "{seed: 1}"), "engine_args: engine builtin has no such key, only vllm: leave it"),
         (("--max-seq", "3"), "unrecognized arguments: --max-seq 3"),
         (("--simulated", "{base_s: "), "argument --simulated: is not YAML"),
         (("--simulated", "{}"), "give either model or simulated"),
@@ -105,7 +124,7 @@ def test_a_fault_is_one_line(
     flags: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end:
-        configure(TargetConfig, "Serve.", ["--model", "m", *flags])
+        configure(TARGETS, "Serve.", ["--model", "m", *flags])
     assert end.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ") and message in line
@@ -113,7 +132,10 @@ def test_a_fault_is_one_line(
 
 def test_help_shows_every_key_with_its_description(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        configure(TargetConfig, "Serve a target.", ["--help"])
+        configure(TARGETS, "Serve a target.", ["--help"])
     shown = " ".join(capsys.readouterr().out.split())
     assert "Serve a target." in shown and "--max-batch-tokens" in shown
-    assert "Token rows of one forward; longer prefills are processed in chunks. Default: 512." in shown
+    assert (
+        "Token rows of one forward; longer prefills are processed in chunks." in shown
+        and "Default: 512." in shown
+    )

@@ -7,33 +7,17 @@ from typing import Any
 
 import pytest
 
-from fly.errors import ConfigError, ModelError
+from fly.errors import ModelError
+from fly.messages import Role
 from services.common.config import parse
 from services.drafter.config import DrafterConfig
 from services.engine.vllm.library import VERSION, check_version, load_library
-from services.target.config import TargetConfig
+from services.target.config import VllmTargetConfig
 from services.target.servicer import create_host
 
 
-def config(**fields: Any) -> TargetConfig:
-    return parse(TargetConfig, {"model": "m", "engine": "vllm", **fields}, "target")
-
-
-def test_engine_args_need_the_engine() -> None:
-    with pytest.raises(ConfigError, match="engine_args: are those of vLLM"):
-        parse(TargetConfig, {"model": "m", "engine_args": {"quantization": "fp8"}}, "target")
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"sub_drafter": "h:1", "model": "m"}, "sub_drafter: is h:1, but a drafter on vLLM uses none"),
-        ({"simulated": {}}, "simulated: must be absent with engine vllm"),
-    ],
-)
-def test_a_drafter_on_vllm_is_a_model_without_sub_drafters(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        parse(DrafterConfig, {"engine": "vllm", **fields}, "drafter")
+def config(**fields: Any) -> VllmTargetConfig:
+    return parse(VllmTargetConfig, {"model": "m", "engine": "vllm", **fields}, "target")
 
 
 def test_another_version_is_refused_with_both() -> None:
@@ -66,3 +50,7 @@ def test_a_vllm_of_another_version_is_not_used(installed: Any) -> None:
     installed(other)
     with pytest.raises(ModelError, match=r"vLLM 0\.1\.2 is installed"):
         load_library("cpu", {})
+
+
+def test_sub_drafters_stay_builtin() -> None:
+    assert parse(DrafterConfig, {"model": "m", "role": "sub_drafter"}, "drafter").role is Role.SUB_DRAFTER
