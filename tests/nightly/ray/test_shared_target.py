@@ -4,8 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from orchestration.control.status import ReplicaState
 from orchestration.deployment.file import Deployment
 from orchestration.local.runner import LocalDeployment, LocalOptions, local_deployment
 from services.common.config import parse
+from tests.support.local_ray import eventually
 from tests.support.processes import DRAFTER_MODEL, ROOT, TARGET_MODEL
 
 NUM_PROBLEMS = 8
@@ -40,13 +40,6 @@ SHARED = {
     "drafter": {"model": str(DRAFTER_MODEL), "dtype": "float32", "max_sequences": CONCURRENCY},
     "router": {"grpc_port": 0},
 }
-
-
-def eventually(condition: Callable[[], bool], timeout_s: float = 600.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.05)
 
 
 def responses(address: str, problems: Sequence[Task]) -> list[list[int]]:
