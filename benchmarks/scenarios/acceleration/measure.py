@@ -189,7 +189,7 @@ def _ahead(plan: Plan, context: Context) -> Runs:
 def _lookup(part: str, plan: Plan, context: Context) -> Runs:
     """Send problems twice without a draft model; or let a simulated target continue without repetitions."""
     fleets = {
-        engine: [("services.sub_drafter", "--role", "drafter", "--engine", engine)]
+        engine: [("services.lookup", "--role", "drafter", "--engine", engine)]
         for engine in LOOKUP_ENGINES
     }
     vocab, tokens = 4096, plan.simulated_tokens
