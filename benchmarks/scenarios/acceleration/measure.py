@@ -189,8 +189,7 @@ def _ahead(plan: Plan, context: Context) -> Runs:
 def _lookup(part: str, plan: Plan, context: Context) -> Runs:
     """Send problems twice without a draft model; or let a simulated target continue without repetitions."""
     fleets = {
-        engine: [("services.lookup", "--role", "drafter", "--engine", engine)]
-        for engine in LOOKUP_ENGINES
+        engine: [("services.lookup", "--role", "drafter", "--engine", engine)] for engine in LOOKUP_ENGINES
     }
     vocab, tokens = 4096, plan.simulated_tokens
     endless = ("services.target", *_simulated(ENDLESS_S, vocab, response_tokens=[tokens] * 2))
@@ -223,7 +222,7 @@ def _memory(plan: Plan, context: Context) -> Runs:
                 response, seconds = generate(clients[name], prompt, WHOLE_RESPONSE, FLY, used)
                 return Run(number, step, seconds, response.statistics)
 
-            return list(pool.map(ask, range(plan.agents if turn >= 0 else plan.at_once)))
+            return list(pool.map(ask, range(plan.agents if turn >= 0 else min(plan.agents, plan.at_once))))
 
         found = context.interleave("steps of loops", tuple(fleets), plan.steps, send)
     return {name: [run for step in steps for run in step] for name, steps in found.items()}
