@@ -165,7 +165,7 @@ def test_rounds_longer_than_the_estimate_are_corrected_while_their_length_is_in_
     assert times.round_s(4) == pytest.approx(learnt * fresh.round_s(4), rel=0.06)
     assert times.round_s(5) == pytest.approx(fresh.round_s(5))
     record_rounds(times, 0, 2, 1.0)
-    assert times.round_s(4) == pytest.approx(fresh.round_s(4), rel=0.05)
+    assert times.round_s(4) == pytest.approx(fresh.round_s(4), rel=0.08)
 
 
 def test_a_lone_sequence_has_one_correction_for_all_its_drafts() -> None:
