@@ -20,7 +20,6 @@ from tests.support.proxy import Proxy, proxied
 from tests.support.serving import connected, serving
 
 PATIENCE_S = 240
-PROBING = {"probe_interval_s": 0.1, "probe_timeout_s": 0.3}
 
 
 @pytest.fixture
@@ -29,7 +28,9 @@ def model(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def routed(model: Path, targets: Sequence[str], drafters: Sequence[str] = ()) -> AsyncIterator[Rig]:
+async def routed(
+    model: Path, targets: Sequence[str], drafters: Sequence[str] = (), probe_timeout_s: float = 0.3
+) -> AsyncIterator[Rig]:
     """Start a router of these addresses, with the default long timeouts of steps."""
     config = RouterConfig(
         model=model,
@@ -37,7 +38,8 @@ async def routed(model: Path, targets: Sequence[str], drafters: Sequence[str] = 
         stream_interval_s=0.0,
         targets=tuple(targets),
         drafters=tuple(drafters),
-        **PROBING,
+        probe_interval_s=0.1,
+        probe_timeout_s=probe_timeout_s,
     )
     async with asyncio.timeout(PATIENCE_S), connected(await create_host(config)) as channel:
         yield Rig(channel)
@@ -118,8 +120,9 @@ async def test_a_replica_that_answers_streams_but_no_probe_is_kept(model: Path) 
             return response
 
     target = Busy(HashModel())
-    paced(target, 0.02)
-    async with serving(target.host) as address, routed(model, [address]) as rig:
+    # A step is ten times as fast as what counts as silence, however busy the machine is.
+    paced(target, 0.2)
+    async with serving(target.host) as address, routed(model, [address], probe_timeout_s=1.0) as rig:
         response = await rig.generate(PLAIN)
     assert target.num_probes > 2 and response.statistics.replays == 0
 

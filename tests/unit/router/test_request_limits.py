@@ -26,7 +26,7 @@ from router.http.responses.fields import ResponsesRequest
 from router.http.tokenization import DetokenizeRequest, TokenizeRequest
 from router.requests.prompt_length import check_beginning
 from router.servicer import LIST_LIMITS
-from services.common.config import nearest
+from services.common.config_faults import nearest
 
 BODIES = (CompletionRequest, ChatRequest, ResponsesRequest, TokenizeRequest, DetokenizeRequest)
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
