@@ -164,8 +164,8 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("drafter.model: is oci://r/x:1", "folders"),
     ),
     "a model of the hub by URL": (
-        {"sub_drafter": {"engine": "model", "model": "hf://org/name@main"}},
-        ("sub_drafter.model: is hf://org/name@main", "written org/name@revision here"),
+        {"drafter": {"model": "hf://org/name@main"}},
+        ("drafter.model: is hf://org/name@main", "written org/name@revision here"),
     ),
     "a name without a revision": (
         {"target": {"model": "meta-llama/Llama-3.1-8B"}},

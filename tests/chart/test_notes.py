@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from orchestration.deployment.plan import router_config
 from router.config import RouterConfig
@@ -25,6 +26,12 @@ def shown_notes(folder: Path, *files: Path) -> str:
     (chart / "templates" / "shown.yaml").write_text(shown, encoding="utf-8")
     (notes,) = (m["notes"] for m in objects(template(*files, chart=chart)) if "notes" in m)
     return str(notes)
+
+
+def written(folder: Path, values: dict[str, Any]) -> Path:
+    file = folder / "values.yaml"
+    file.write_text(yaml.safe_dump(values), encoding="utf-8")
+    return file
 
 
 def test_the_notes_have_lines_to_try(tmp_path: Path) -> None:
@@ -64,11 +71,11 @@ def test_who_cannot_be_let_in_is_not_sent(values: Any, said: str, tmp_path: Path
         for pod in pod_templates(rendered(tmp_path, values, SECURED))
     ]
     assert "test" not in roles and "router" in roles
-    notes = shown_notes(tmp_path, SECURED, tmp_path / "values.yaml")
+    notes = shown_notes(tmp_path, SECURED, written(tmp_path, values))
     assert said in notes and "helm test demo" not in notes
 
 
 def test_keys_in_plaintext_are_warned_of(tmp_path: Path) -> None:
     values = {"security": {"auth_tokens_file": "keys.yaml"}, "secrets": {"authTokens": "keys"}}
     assert rendered(tmp_path, values)
-    assert "API keys travel in plaintext" in shown_notes(tmp_path, tmp_path / "values.yaml")
+    assert "API keys travel in plaintext" in shown_notes(tmp_path, written(tmp_path, values))

@@ -130,7 +130,10 @@ def mounting(manifests: list[Manifest]) -> dict[str, bool]:
 
 
 SHARED = {"existingClaim": "weights"}
-LOOKUP = {"drafter": {"engine": "suffix", "model": None}, "sub_drafter": None}
+LOOKUP = {
+    "drafter": {"engine": "suffix", "model": None, "dtype": None, "kv_tokens": None},
+    "sub_drafter": None,
+}
 FOLDERS = {"target": {"model": "/models/big"}, "drafter": {"model": "/models/small"}}
 
 
@@ -148,10 +151,6 @@ FOLDERS = {"target": {"model": "/models/big"}, "drafter": {"model": "/models/sma
             {"target": True, "router": True},
         ),
         ({"router": {"chat_template": "/models/chat.jinja"}, "models": SHARED}, {"router": True}),
-        (
-            {"sub_drafter": {"engine": "model", "model": "/models/tiny"}, "models": SHARED},
-            {"sub_drafter": True},
-        ),
         (
             {**LOOKUP, "target": HUB, "models": SHARED},
             {"target": True, "router": True},

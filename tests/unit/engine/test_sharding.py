@@ -180,9 +180,9 @@ def test_a_failure_of_the_leader_alone(
     model_folder: FolderMaker, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     """The head is the leader's own; in the model, the follower waits for a leader that has left."""
-    leader = leader_of(model_folder("llama"))
+    # A follower that the leader has left ends after this time, and so does a leader that waits for it.
+    leader = leader_of(model_folder("llama"), Sharding(shards=2, group_timeout_s=10.0))
     assert leader.allocate(60) == 0
-    leader._group.sharding = Sharding(shards=2, group_timeout_s=1.0)  # the follower never reports
     name = {"head": "score", "logits": "logits"}[part]
     with monkeypatch.context() as patch:
         patch.setattr(leader._runner, name, lambda *arguments: 1 / 0)

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from fly.errors import ModelError
-from fly.messages import Role
 from services.common.config import parse
-from services.drafter.config import DrafterConfig
 from services.engine.vllm.library import VERSION, check_version, load_library
 from services.target.config import VllmTargetConfig
 from services.target.servicer import create_host
@@ -50,7 +48,3 @@ def test_a_vllm_of_another_version_is_not_used(installed: Any) -> None:
     installed(other)
     with pytest.raises(ModelError, match=r"vLLM 0\.1\.2 is installed"):
         load_library("cpu", {})
-
-
-def test_sub_drafters_stay_builtin() -> None:
-    assert parse(DrafterConfig, {"model": "m", "role": "sub_drafter"}, "drafter").role is Role.SUB_DRAFTER
