@@ -1,4 +1,4 @@
-"""The tau from which speculation is faster than plain decoding, by measured costs. Pure."""
+"""The rule that ends drafts that cannot pay: by measured costs, and by the load of the target. Pure."""
 
 from dataclasses import dataclass
 
@@ -41,8 +41,8 @@ class BreakEven:
             return f"speculation pays from tau {self.tau:.1f} on: {costs}"
         return (
             f"speculation cannot pay: it needs tau {self.tau:.1f}, but a round emits at most"
-            f" {self.draft_length + 1} tokens: {costs}; use a smaller or faster drafter, or one that looks"
-            " tokens up (engine suffix)"
+            f" {self.draft_length + 1} tokens: {costs}; responses are decoded without drafts: use a"
+            " smaller or faster drafter, or one that looks tokens up (engine suffix)"
         )
 
 
@@ -61,6 +61,20 @@ def break_even(target: ModelInfo | None, drafter: ModelInfo | None, draft_length
         verify_s=costs.decode_s + draft_length * max(0.0, per_token_s),
         decode_s=costs.decode_s,
     )
+
+
+def can_pay(target: ModelInfo, drafter: ModelInfo, draft_length: int) -> bool:
+    """Return False if even drafts of this length that are accepted as a whole cost more than they save.
+
+    Unknown costs are no reason. Drafts that are looked up are judged by what they save (`LookupBenefit`).
+    """
+    found = break_even(target, drafter, draft_length)
+    return found is None or found.can_pay or drafter.looks_up
+
+
+def allowed_length(draft_length: int, open_sequences: int, max_sequences: int | None) -> int:
+    """Return the length of the next draft: 0 if more than `max_sequences` are open at its target."""
+    return 0 if max_sequences is not None and open_sequences > max_sequences else draft_length
 
 
 def _ms(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""The duration of a forward pass as a function of its size, learned from the times that services report."""
+"""The duration of a forward pass as a function of its size, learned from measured times."""
 
 import math
 from bisect import bisect_left
@@ -31,31 +31,23 @@ class CostCurve:
     Sizes that have not been observed for a minute are forgotten, since the machine may have changed.
     """
 
-    def __init__(self, clock: Clock, extrapolates: bool = True) -> None:
-        """Start without observations.
-
-        Beyond the largest observed size the curve continues with its last slope if it `extrapolates`, or
-        flat.
-        """
+    def __init__(self, clock: Clock) -> None:
+        """Start without observations."""
         self._clock = clock
-        self._extrapolates = extrapolates
         self._points: dict[int, _Point] = {}
         self._fit: tuple[list[float], list[float]] | None = ([], [])
         self._slope: float | None = None
 
-    def observe(self, size: float, seconds: float, weight: float = 1.0) -> None:
-        """Add a forward of `size` token rows or sequences; ignore invalid values.
-
-        `weight` is one over the number of reports of this forward.
-        """
-        if not (1 <= size < math.inf and 0 < seconds < math.inf and 0 < weight <= 1):
+    def observe(self, size: float, seconds: float) -> None:
+        """Add a forward of `size` token rows; ignore invalid values."""
+        if not (1 <= size < math.inf and 0 < seconds < math.inf):
             return
         key = round(_BINS_PER_DOUBLING * math.log2(size))
         point = self._points.get(key)
         if point is None:
             point = self._points[key] = self._new_point(size, seconds)
-        point.size.add(size, weight)
-        point.seconds.add(min(point.seconds.value * _OUTLIER, seconds), weight)
+        point.size.add(size)
+        point.seconds.add(min(point.seconds.value * _OUTLIER, seconds))
         point.seen_at = self._clock.now()
         self._fit = self._slope = None
 
@@ -68,8 +60,6 @@ class CostCurve:
         if not sizes:
             return 0.0
         if size > sizes[-1]:
-            if not self._extrapolates:
-                return seconds[-1]
             if self._slope is None:
                 self._slope = self._last_slope()
             return seconds[-1] + (size - sizes[-1]) * self._slope

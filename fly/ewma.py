@@ -1,4 +1,4 @@
-"""Averages that forget: a moving average, a weighted mean of recent values, a line through recent points."""
+"""Averages that forget: a moving average, and a weighted mean of recent values."""
 
 
 class Ewma:
@@ -43,38 +43,3 @@ class RecentMean:
         """Add a finite value with a weight above 0."""
         self.weight = min(self._memory, self.weight + weight)
         self.value += (value - self.value) * min(1.0, weight / self.weight)
-
-
-class RecentLine:
-    """A straight line through recent points (x, y); without other evidence it is y = x.
-
-    The slope is that of weighted least squares, between 0 and 1, with a prior of 1.
-    """
-
-    __slots__ = ("_covariance", "_keep", "_prior", "_variance", "_x", "_y")
-
-    def __init__(self, memory: float, prior: float) -> None:
-        """Create a line without points.
-
-        Args:
-            memory: Number of points after which the earlier ones count about a third.
-            prior: Weight of the slope 1: that of points whose squared distances in x from their mean sum up
-                to this.
-        """
-        self._x, self._y = RecentMean(0.0, memory), RecentMean(0.0, memory)
-        self._keep = 1 - 1 / memory
-        self._prior = prior
-        self._variance = self._covariance = 0.0
-
-    def add(self, x: float, y: float) -> None:
-        """Add a finite point."""
-        by_x = x - self._x.value if self._x.weight else 0.0
-        self._x.add(x)
-        self._y.add(y)
-        self._variance = self._keep * self._variance + by_x * (x - self._x.value)
-        self._covariance = self._keep * self._covariance + by_x * (y - self._y.value)
-
-    def estimate(self, x: float) -> float:
-        """Return y at `x`."""
-        slope = (self._covariance + self._prior) / (self._variance + self._prior)
-        return self._y.value + max(0.0, min(1.0, slope)) * (x - self._x.value)

@@ -6,7 +6,7 @@ from typing import Any
 
 from fly.grammar import Grammar
 from fly.spans import Span
-from fly.types import Coupling, DraftLengthPolicy, EntropyEstimator, Mode, TailPolicy
+from fly.types import Coupling, EntropyEstimator, Mode, TailPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +57,18 @@ class SamplingParams:
         return frozenset() if self.ignore_eos else frozenset(self.stop_token_ids)
 
 
+POLICY_REMEDY = "all drafts have draft_length.max tokens; draft_length.max_sequences ends drafts under load"
+"""Advice where a policy of the draft length is still set."""
+
+
 @dataclass(frozen=True, slots=True)
 class DraftLength:
     """Length of drafts; None takes the deployment's default.
 
     Attributes:
-        policy: None is `fixed` if `max` is given.
-        max: Draft tokens per round: exactly with policy `fixed`, at most with `goodput`. 0 drafts nothing.
+        max: Draft tokens per round; 0 drafts nothing.
     """
 
-    policy: DraftLengthPolicy | None = None
     max: int | None = None
 
 

@@ -27,14 +27,12 @@ class ArrivedDraft(NamedTuple):
         draft: The tokens after the sequence as it is now; none if other tokens were decided meanwhile.
         whole: The draft as it arrived.
         num_confirmed: First tokens of the draft that were decided meanwhile.
-        spent_s: Seconds from its request to its arrival.
         waited_s: Seconds of rounds that passed in the wait for it.
     """
 
     draft: Draft
     whole: Draft
     num_confirmed: int
-    spent_s: float
     waited_s: float = 0.0
 
     @property
@@ -47,8 +45,6 @@ class RoundRecord(NamedTuple):
     """A round that has ended; times in seconds, readings of one clock.
 
     Attributes:
-        start: Length of the sequence before the draft, in tokens, provisional ones included.
-        decided_length: Tokens of the sequence that will never be rolled back, after the round.
         is_last: True if the response has ended.
         decision: What was decided.
         started_s: Reading at the beginning.
@@ -65,8 +61,6 @@ class RoundRecord(NamedTuple):
         is_missed: True if a draft was wanted, and no drafter was available.
     """
 
-    start: int
-    decided_length: int
     is_last: bool
     decision: Decision
     started_s: float
@@ -86,16 +80,6 @@ class RoundRecord(NamedTuple):
     def is_free(self) -> bool:
         """True if the draft cost nothing, so that the round says nothing about a drafter."""
         return self.origin is DraftOrigin.PREDICTION or self.origin is DraftOrigin.GRAMMAR
-
-    @property
-    def num_steps(self) -> int:
-        """Forwards of the model that decided."""
-        return self.num_decoded or 1
-
-    @property
-    def is_open(self) -> bool:
-        """True if provisional tokens follow the decided ones; a later round decides them."""
-        return bool(self.decision.provisional)
 
     @property
     def is_prefill(self) -> bool:

@@ -23,15 +23,6 @@ class Mode(StrEnum):
     """The drafter's own model decodes by itself; no target takes part."""
 
 
-class DraftLengthPolicy(StrEnum):
-    """Policy that sets the length of each draft."""
-
-    FIXED = "fixed"
-    """All drafts have the requested length."""
-    GOODPUT = "goodput"
-    """Each draft has the length with the most tokens per second at the current load; it may be 0."""
-
-
 class Verdict(Enum):
     """Origin of a token of the response."""
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from fly.response import Choice, Chunk, DeploymentInfo, Response, Round, Statistics, TextToken
     from fly.types import (
         Coupling,
-        DraftLengthPolicy,
         EntropyEstimator,
         FinishReason,
         Logprobs,
@@ -49,7 +48,6 @@ __all__ = [
     "DeadlineExceeded",
     "DeploymentInfo",
     "DraftLength",
-    "DraftLengthPolicy",
     "EntropyEstimator",
     "FinishReason",
     "FlyServeError",

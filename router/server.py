@@ -15,7 +15,6 @@ from protos.flyserve.v1.generation_pb2_grpc import add_GenerationServicer_to_ser
 from router.admission.load_reporter import LoadReporter
 from router.config import RouterConfig
 from router.generation.context import RouterContext
-from router.generation.draft_lengths import DraftLengths
 from router.generation.observation import record_rejection
 from router.http.app import create_app
 from router.http.connections import ConnectionPool
@@ -111,7 +110,6 @@ async def _create_context(
         grammars=grammars,
         config=config,
         clock=clock,
-        draft_lengths=DraftLengths(clock),
         tracer=telemetry.tracer,
         metrics=RouterMetrics(telemetry.registry, config.served_name),
     )

@@ -1,14 +1,15 @@
 """Speculation of a deployment: the default of its requests."""
 
+from collections.abc import Mapping
 from dataclasses import fields
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from fly.presets import DEFAULT_PRESET, PRESETS, tuned
-from fly.request import DraftLength, RuleOverrides, SpeculationParams
+from fly.request import POLICY_REMEDY, DraftLength, RuleOverrides, SpeculationParams
 from fly.spans import Span
-from fly.types import DraftLengthPolicy, FlyRule, Mode
+from fly.types import FlyRule, Mode
 from router.requests.planning import SpeculationPlan
 from services.common.config import Config, OneOf
 from services.common.derived_model import with_fields_of
@@ -22,11 +23,14 @@ TargetMode = Annotated[
 class DraftLengthConfig(Config):
     """Length of the drafts."""
 
-    policy: DraftLengthPolicy = DraftLengthPolicy.FIXED
-    """`fixed` always drafts `max` tokens; `goodput` drafts as many as give the most tokens per second."""
+    reserved: ClassVar[Mapping[str, str]] = {"policy": POLICY_REMEDY}
 
     max: int = Field(15, ge=1, le=64)
-    """Most draft tokens of one round; 15 and the pending token make one tile of 16 rows."""
+    """Draft tokens of one round; 15 and the pending token make one tile of 16 rows."""
+
+    max_sequences: int | None = Field(None, ge=1)
+    """Most open sequences of a target at which its responses draft; above it rounds have no drafts until
+    fewer are open. null sets no limit. `reproducible_drafts` ignores it."""
 
 
 def _from_zero(kind: Any) -> Any:
@@ -68,7 +72,6 @@ class SpeculationConfig(Config):
             fly_rule=self.rule,
             draft_length=self.draft_length.max,
             sub_drafter=self._given("sub_drafter"),
-            draft_length_policy=self.draft_length.policy,
             exact_in=frozenset(self.exact_in),
         )
 
@@ -78,7 +81,7 @@ class SpeculationConfig(Config):
         return SpeculationParams(
             mode=self.mode,
             preset=self.preset,
-            draft_length=DraftLength(self.draft_length.policy, self.draft_length.max),
+            draft_length=DraftLength(self.draft_length.max),
             sub_drafter=self._given("sub_drafter"),
             exact_in=self.exact_in,
             **{each.name: getattr(self.rule, each.name) for each in fields(RuleOverrides)},

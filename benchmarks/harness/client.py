@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.harness.system import DEMO_MODELS, Service
 from fly.request import DraftLength, SamplingParams, SpeculationParams
 from fly.response import Response, Statistics
-from fly.types import DraftLengthPolicy, Mode
+from fly.types import Mode
 from flyserve.bench.statistics import mean_tau
 from flyserve.bench.tasks import load_tasks, render
 from flyserve.client import Client
@@ -24,7 +24,6 @@ _MAX_NEW_TOKENS = 512
 def speculation(
     mode: Mode,
     draft_length: int | None = None,
-    is_goodput: bool = False,
     sub_drafter: bool | None = None,
     preset: str | None = None,
 ) -> SpeculationParams:
@@ -32,7 +31,7 @@ def speculation(
     return SpeculationParams(
         mode=mode,
         preset=preset,
-        draft_length=DraftLength(DraftLengthPolicy.GOODPUT if is_goodput else None, draft_length),
+        draft_length=DraftLength(draft_length),
         sub_drafter=sub_drafter,
     )
 

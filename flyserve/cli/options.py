@@ -9,8 +9,7 @@ import typer
 
 from fly.errors import ConfigError
 from fly.presets import PRESETS
-from fly.request import DraftLength, SamplingParams, SpeculationParams
-from fly.types import DraftLengthPolicy
+from fly.request import POLICY_REMEDY, DraftLength, SamplingParams, SpeculationParams
 from flyserve.cli.terminal import DEFAULT_ADDRESS
 from flyserve.client import Client
 from flyserve.connection import Tls, TlsOption
@@ -44,12 +43,10 @@ SingleProcess = Annotated[
 
 
 def _draft_length(text: str) -> DraftLength:
-    """Parse `8`, `goodput` or `goodput:8`."""
-    policy, _, length = (":" + text if text.isdigit() else text).partition(":")
-    if policy not in ("", *DraftLengthPolicy) or (length and not length.isdigit()) or text == ":":
-        listed = ", ".join(DraftLengthPolicy)
-        raise typer.BadParameter(f"is {text!r}, must be a number, a policy ({listed}) or policy:number")
-    return DraftLength(DraftLengthPolicy(policy) if policy else None, int(length) if length else None)
+    """Parse the number of tokens."""
+    if not text.isdecimal():
+        raise typer.BadParameter(f"is {text!r}, must be a number of tokens: {POLICY_REMEDY}")
+    return DraftLength(int(text))
 
 
 SamplingOptions = Annotated[
@@ -73,8 +70,8 @@ SpeculationOptions = Annotated[
         "preset": _speculation(help=f"Rule that fly starts from: {', '.join(PRESETS)}."),
         "draft_length": _speculation(
             parser=_draft_length,
-            metavar="[POLICY:]MAX",
-            help="Draft tokens per round; with policy goodput at most, as in goodput:15.",
+            metavar="INTEGER",
+            help="Draft tokens per round.",
         ),
         "window": _speculation(min=1, help="Matches that must follow a mismatch."),
         "threshold": _speculation(min=0, help="Entropy below which a mismatch is rejected."),

@@ -3,7 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fly.request import ChatMessage, GenerateRequest
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from fly.errors import InvalidRequest
+from fly.request import POLICY_REMEDY, ChatMessage, GenerateRequest
 from fly.response import Choice, Chunk, DeploymentInfo, Response, TextToken
 from fly.types import Logprobs, PromptToken, RankedToken, Token, Verdict
 from protos.flyserve.v1 import generation_pb2 as pb
@@ -11,6 +14,8 @@ from protos.wire.codec import decode, encode, set_field
 from protos.wire.enums import members, numbers
 
 _NUMBERS = numbers(Verdict, pb.Verdict.DESCRIPTOR)
+_POLICY = 1
+"""Number of the field `policy` of `DraftLength`, which is removed."""
 _VERDICTS = members(Verdict, pb.Verdict.DESCRIPTOR)
 
 
@@ -26,11 +31,19 @@ def request_to_wire(request: GenerateRequest) -> pb.GenerateRequest:
 
 
 def request_from_wire(wire: pb.GenerateRequest) -> GenerateRequest:
-    """Raise InvalidRequest for a number of an enumeration that this version does not have."""
+    """Raise InvalidRequest for a removed field, or a number of an enumeration that this version lacks."""
+    _refuse_policy(wire.speculation.draft_length)
     by_ids = wire.WhichOneof("input") == "prompt_token_ids"
     return decode(
         GenerateRequest, wire, prompt=tuple(wire.prompt_token_ids.ids[:]) if by_ids else wire.prompt
     )
+
+
+def _refuse_policy(wire: pb.DraftLength) -> None:
+    """Raise InvalidRequest if a client of an earlier version sets the policy of the draft length."""
+    unknown = UnknownFieldSet(wire)
+    if any(unknown[index].field_number == _POLICY for index in range(len(unknown))):
+        raise InvalidRequest.of("speculation.draft_length.policy", f"is not supported: {POLICY_REMEDY}")
 
 
 def chunk_to_wire(chunk: Chunk) -> pb.GenerateChunk:

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from fly.clock import Clock
 from router.config import RouterConfig
-from router.generation.draft_lengths import DraftLengths
 from router.metrics import RouterMetrics
 from router.replicas.directory import ReplicaDirectory
 from router.replicas.draft_model import DraftModel
@@ -25,6 +24,5 @@ class RouterContext:
     grammars: Grammars
     config: RouterConfig
     clock: Clock
-    draft_lengths: DraftLengths
     tracer: Tracer | None
     metrics: RouterMetrics

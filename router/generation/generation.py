@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 
-from fly.draft_length.lookup_benefit import LookupBenefit
+from fly.lookup_benefit import LookupBenefit
 from fly.response import Chunk, Statistics
 from fly.round_record import Learner
 from fly.types import FinishReason, Mode
@@ -81,7 +81,7 @@ async def open_speculative(
         if request.plan.drafts:
             drafter = await sessions.enter_async_context(DrafterSession(context, request, make_open))
         speculation, text = await begin(request, context.tokenizer)
-        costs = context.draft_lengths.lookup_costs(target.replica)
+        costs = target.replica.lookup_costs
         extension = ExtensionLength(
             extension_interval_s(request, context.config),
             usual_s=costs.forward_s or None,
@@ -117,13 +117,16 @@ def _drafts(
     lookup: LookupBenefit,
 ) -> DraftSources:
     """Return the sources of a response's drafts; `lookup` weighs those of drafters that look tokens up."""
-    looks_up = context.replicas.looks_up
-    length = context.draft_lengths.for_response(request.plan, target.replica, looks_up)
-    patience = context.config.draft_patience
+    plan, replicas, config = request.plan, context.replicas, context.config
     drafter = DrafterDrafts(
-        session, request.plan, length, patience, lookup if looks_up else None, context.clock
+        session,
+        plan,
+        config.draft_patience,
+        lookup if replicas.looks_up else None,
+        context.clock,
+        plan.rule.reproducible_drafts or replicas.can_pay(target.replica, plan.draft_length),
     )
-    return DraftSources(request, length, drafter)
+    return DraftSources(request, drafter, config.speculation.draft_length.max_sequences)
 
 
 def _empty_chunk(context: RouterContext, request: PreparedRequest, index: int, started: float) -> Chunk:

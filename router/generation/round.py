@@ -55,8 +55,6 @@ class SpeculativeResponse(Response):
         decision = self._take(answer) if is_extension else self._decide(draft, answer)
         growth = len(speculation.sequence) - start
         return RoundRecord(
-            start=start,
-            decided_length=speculation.decided_length,
             is_last=speculation.finish_reason is not None,
             decision=decision,
             started_s=started_s,

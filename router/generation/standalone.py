@@ -97,14 +97,12 @@ class StandaloneResponse(Response):
     async def decide_round(self) -> RoundRecord:
         """Let the drafter decode some tokens."""
         speculation, started_s = self.speculation, self.clock.now()
-        start, most = len(speculation.sequence), min(self.most_tokens, speculation.tokens_left)
+        most = min(self.most_tokens, speculation.tokens_left)
         draft = await self.drafter.decode(speculation.sequence, self.extension.choose(most))
         answered_s = self.clock.now()
         spent_s = answered_s - started_s
         decision = speculation.extend(draft.tokens, verdict=Verdict.DRAFT)
         return RoundRecord(
-            start=start,
-            decided_length=speculation.decided_length,
             is_last=speculation.finish_reason is not None,
             decision=decision,
             started_s=started_s,
@@ -112,7 +110,7 @@ class StandaloneResponse(Response):
             answer_s=spent_s,
             times=draft.times,
             num_decoded=len(draft.tokens),
-            arrived=(ArrivedDraft(draft, draft, 0, spent_s, spent_s),),
+            arrived=(ArrivedDraft(draft, draft, 0, spent_s),),
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from fly.errors import FieldViolation, InvalidRequest, refuse
+from fly.request import POLICY_REMEDY
 from router.config import LimitsConfig
 from services.common.config_faults import MESSAGE_PREFIX, nearest
 from services.common.sections import section_at
@@ -52,6 +53,7 @@ _REMEDIES = {
     "json_schema": "use response_format or structured_outputs.json",
     "regex": "use structured_outputs.regex",
     "ebnf": "use structured_outputs.grammar",
+    "speculation.draft_length.policy": POLICY_REMEDY,
 }
 
 
@@ -143,6 +145,8 @@ def _description(model: type[BaseModel], fault: Mapping[str, Any], suggests: boo
         case "missing":
             return "is missing"
         case "extra_forbidden":
+            if remedy := _REMEDIES.get(_path(fault["loc"])):
+                return f"is not supported: {remedy}"
             return f"is unknown{_nearest(model, fault['loc']) if suggests else ''}"
         case "value_error" | "unsupported" | "too_many":
             return str(fault["msg"]).removeprefix(MESSAGE_PREFIX)

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, aclosing, suppress
 
 import grpc
 
+from fly.break_even import can_pay
 from fly.clock import Clock
 from fly.endpoints import Endpoint, Snapshot
 from fly.errors import ConfigError, NotReady
@@ -97,6 +98,11 @@ class ReplicaDirectory:
         """True if the present drafters look tokens up and compute no model."""
         drafters = self.drafters.replicas
         return bool(drafters) and all(drafter.info.looks_up for drafter in drafters)
+
+    def can_pay(self, target: Replica, draft_length: int) -> bool:
+        """Return False if the drafts of no present drafter can pay at this target."""
+        drafters = self.drafters.replicas
+        return not drafters or any(can_pay(target.info, each.info, draft_length) for each in drafters)
 
     def paired(self, accepts: Accepts = any_replica) -> tuple[Replica, Replica | None]:
         """Return an accepted target and a drafter for it, to describe the deployment; this picks nothing.

@@ -11,6 +11,7 @@ import grpc
 from fly.clock import Clock
 from fly.endpoints import Endpoint
 from fly.errors import NotReady
+from fly.lookup_costs import LookupCosts
 from fly.messages import Load, ModelInfo, Role
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
@@ -57,6 +58,8 @@ class Replica:
         is_suspect: Set when a stream failed, to have the replica probed at once.
         is_idle: Set while this router has no open sequence there.
         pace: Usual duration of a step.
+        lookup_costs: Durations of a target's steps, with drafts that were looked up and without drafts.
+        open_sequences: Sequences that it reported last, of all routers, without those that wait.
     """
 
     def __init__(
@@ -77,6 +80,8 @@ class Replica:
         self.is_idle = asyncio.Event()
         self.is_idle.set()
         self.pace = StepPace()
+        self.lookup_costs = LookupCosts()
+        self.open_sequences = 0
         self._breaker = breaker
         self._clock = clock
         self._full_until_s = -math.inf
@@ -173,6 +178,7 @@ class Replica:
         """Record the load that the replica reported."""
         self._num_reports += 1
         self._queued = load.queued
+        self.open_sequences = load.sequences
         self._others = max(0, load.sequences + load.queued - self.in_flight)
 
     async def is_healthy(self, timeout_s: float = _HANDSHAKE_TIMEOUT_S) -> bool:

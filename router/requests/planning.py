@@ -8,7 +8,7 @@ from fly.errors import FieldViolation, quoted
 from fly.presets import EXACT, PRESETS, tuned
 from fly.request import SpeculationParams
 from fly.spans import Span
-from fly.types import DraftLengthPolicy, FlyRule, Mode
+from fly.types import FlyRule, Mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +18,8 @@ class SpeculationPlan:
     Attributes:
         mode: Decoding mode.
         fly_rule: Rule of mode fly.
-        draft_length: Draft tokens per round, at most; 0 drafts nothing.
+        draft_length: Draft tokens per round; 0 drafts nothing.
         sub_drafter: True if the drafter may use its sub-drafter.
-        draft_length_policy: Policy that sets the length of each draft.
         exact_in: Kinds of text that mode fly decodes exactly.
     """
 
@@ -28,7 +27,6 @@ class SpeculationPlan:
     fly_rule: FlyRule
     draft_length: int
     sub_drafter: bool
-    draft_length_policy: DraftLengthPolicy = DraftLengthPolicy.FIXED
     exact_in: frozenset[Span] = frozenset()
 
     @property
@@ -82,15 +80,12 @@ def check_speculation(
 
 def plan_speculation(given: SpeculationParams, default: SpeculationPlan) -> SpeculationPlan:
     """Complete checked parameters with the deployment's defaults."""
-    length, mode, rule = given.draft_length, given.mode or default.mode, fly_rule(given, default)
-    policy = length.policy or (default.draft_length_policy if length.max is None else DraftLengthPolicy.FIXED)
-    is_fixed = mode is Mode.FLY and rule.reproducible_drafts
+    length = given.draft_length.max
     return SpeculationPlan(
-        mode=mode,
-        fly_rule=rule,
-        draft_length=default.draft_length if length.max is None else length.max,
+        mode=given.mode or default.mode,
+        fly_rule=fly_rule(given, default),
+        draft_length=default.draft_length if length is None else length,
         sub_drafter=default.sub_drafter if given.sub_drafter is None else given.sub_drafter,
-        draft_length_policy=DraftLengthPolicy.FIXED if is_fixed else policy,
         exact_in=default.exact_in | frozenset(given.exact_in),
     )
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from fly.presets import can_rescue
 from fly.request import GenerateRequest, SamplingParams
-from fly.types import Coupling, DraftLengthPolicy, Mode, TailPolicy
+from fly.types import Coupling, Mode, TailPolicy
 from router.requests.planning import SpeculationPlan
 
 
@@ -13,12 +13,6 @@ def request_warnings(request: GenerateRequest, plan: SpeculationPlan) -> Iterato
     yield from _on_mode(request, plan)
     if plan.mode is Mode.FLY and plan.drafts:
         yield from _on_windows(request, plan)
-        if (
-            plan.rule.reproducible_drafts
-            and request.speculation.draft_length.policy is DraftLengthPolicy.GOODPUT
-        ):
-            where = "with reproducible_drafts: their length is fixed"
-            yield _without_effect("speculation", ["draft_length.policy"], where)
     if request.grammar is not None and request.speculation.guard_excluded is False:
         yield _without_effect("speculation", ["guard_excluded"], "with a grammar: it is always true")
     yield from _on_sampling(request.sampling, request.n, plan.mode)
@@ -31,8 +25,6 @@ def _on_mode(request: GenerateRequest, plan: SpeculationPlan) -> Iterator[str]:
         idle += given.changes
     if plan.mode in (Mode.PLAIN, Mode.DRAFT) and given.draft_length.max:
         idle.append("draft_length.max")
-    if not plan.drafts and given.draft_length.policy:
-        idle.append("draft_length.policy")
     if idle:
         yield _without_effect("speculation", idle, f"in mode {plan.mode.value}")
 

@@ -196,12 +196,14 @@ class FakeTarget(FakeService, target_pb2_grpc.TargetServicer):
     Attributes:
         places: Places for sequences, in the order of their arrival; None if they are unlimited.
         num_queued: Sequences that had to wait for a place.
+        reported: Load that its answers report.
     """
 
     def __init__(self, model: HashModel, **info: Any) -> None:
         super().__init__(Role.TARGET, model, **info)
         self.places: asyncio.Semaphore | None = None
         self.num_queued = 0
+        self.reported = Load()
 
     async def Verify(self, request_iterator: Any, context: Any) -> None:
         async def send(answer: Any) -> None:
@@ -235,7 +237,14 @@ class FakeTarget(FakeService, target_pb2_grpc.TargetServicer):
         entropies = tuple(self.model.entropy(p) for p in prefixes)
         entropies = () if self.omits_entropies(opening, step) else entropies
         gaps = tuple(map(self.gap, choices, drafts)) if opening.with_gaps else ()
-        return Verification(step.update.step_id, choices, entropies, gaps=gaps, times=StepTimes(0, 1000, 1))
+        return Verification(
+            step.update.step_id,
+            choices,
+            entropies,
+            gaps=gaps,
+            times=StepTimes(0, 1000, 1),
+            load=self.reported,
+        )
 
     def gap(self, choice: int, draft: int) -> float:
         """Return the gap of a draft token."""

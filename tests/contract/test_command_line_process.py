@@ -61,7 +61,7 @@ def test_status_tells_models_defaults_and_limits(router: ServiceProcess) -> None
     assert (printed["target"]["architecture"], printed["drafter"]) == ("simulated", None)
     default = printed["default_speculation"]
     assert (default["mode"], default["preset"], default["tail"]) == ("fly", "flyserve", "carry")
-    assert default["draft_length"] == {"policy": "fixed", "max": 15}
+    assert default["draft_length"] == {"max": 15}
     assert printed["choices_limit"] > 0 and printed["max_new_tokens_limit"] > 0
 
 

@@ -169,7 +169,7 @@ async def test_verdicts_are_told_where_they_are_asked_for(rig: HttpRig) -> None:
 async def test_speculation_is_the_requests_own(rig: HttpRig) -> None:
     plain = await rig.complete(verdicts=True, temperature=0, speculation={"mode": "plain"})
     assert {token["verdict"] for token in plain["choices"][0]["flyserve"]["tokens"]} == {"plain"}
-    changed = {"mode": "fly", "preset": "official", "draft_length": {"policy": "fixed", "max": 4}}
+    changed = {"mode": "fly", "preset": "official", "draft_length": {"max": 4}}
     rule = {"window": 2, "threshold": 0.1, "tail": "carry", "carry_after": 1, "entropy": "top_k"}
     guards = {"guard_stops": True, "guard_excluded": False, "strict_prefix_tokens": 3}
     drafts = {"sub_drafter": False, "reproducible_drafts": True}

@@ -103,9 +103,9 @@ BAD_COMPLETIONS: list[tuple[str, str, dict[str, Any], str]] = [
     ("speculation.draft_length.max", INVALID, {"speculation": {"draft_length": {"max": -1}}}, "is -1"),
     (
         "speculation.draft_length.policy",
-        INVALID,
-        {"speculation": {"draft_length": {"policy": "x"}}},
-        "'fixed'",
+        UNKNOWN,
+        {"speculation": {"draft_length": {"policy": "fixed"}}},
+        "is not supported: all drafts have draft_length.max tokens",
     ),
     ("speculation.carry_after", INVALID, {"speculation": {"carry_after": -1}}, "is -1"),
     ("echo", TYPE, {"echo": "yes"}, "is 'yes'"),

@@ -95,14 +95,6 @@ async def test_exact_equals_plain_in_fewer_rounds(engine: str, tmp_path: Path) -
     assert target.updates.steps
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-async def test_goodput_drafts_and_changes_nothing(engine: str, tmp_path: Path) -> None:
-    length = {"draft_length": pb.DraftLength(policy=pb.DRAFT_LENGTH_POLICY_GOODPUT, max=15)}
-    async with stage(tmp_path, await LookupDrafter.create(engine)) as (rig, _):
-        plain, exact = await rig.generate(PLAIN, 200), await rig.generate(EXACT, 200, speculation=length)
-    assert ids(exact) == ids(plain) and exact.statistics.drafted
-
-
 async def test_rejection_sampling_gets_the_whole_mass_on_each_draft(tmp_path: Path) -> None:
     sampling = SAMPLING(temperature=0.8, seed=5, coupling=common_pb2.COUPLING_REJECTION)
     async with stage(tmp_path, await LookupDrafter.create("suffix")) as (rig, target):

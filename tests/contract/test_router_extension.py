@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from fly.draft_length.policy import DraftLength
-from fly.messages import Extend, Open, StepTimes, Verification, VerifyStep
+from fly.messages import Extend, Load, Open, StepTimes, Verification, VerifyStep
 from protos.flyserve.v1.generation_pb2 import VERDICT_PLAIN as PLAIN_TOKEN
-from router.generation.draft_lengths import DraftLengths
 from tests.contract.fakes import EOS, FakeDrafter, FakeTarget, HashModel, save_tokenizer
 from tests.contract.router_rig import EXACT, PLAIN, Answer, ids, make_request, running
 from tests.contract.scripted import LoggingTarget
@@ -162,28 +160,23 @@ async def test_a_response_that_nobody_streams_is_decoded_in_longer_steps(model: 
     assert numbers_of_tokens(target) == [1] * 120
 
 
-class EndsDrafting(DraftLength):
-    """Two drafts, then none."""
-
-    def __init__(self) -> None:
-        self._lengths = itertools.chain((4, 4), itertools.repeat(0))
-
-    def choose(self) -> int:
-        return next(self._lengths)
-
-
 async def test_a_late_draft_that_is_not_wanted_any_more_shortens_no_step(
-    model: Path, monkeypatch: pytest.MonkeyPatch
+    model: Path,
 ) -> None:
-    """Without this, a response that has stopped drafting decodes token by token to its end."""
+    """Without this, a response whose target has become busy decodes token by token to its end."""
     gate, target, drafter = asyncio.Event(), LoggingTarget(HashModel()), FakeDrafter(HashModel())
 
     async def never(number: int) -> None:
         await gate.wait()
 
-    drafter.script = never
-    monkeypatch.setattr(DraftLengths, "for_response", lambda *_: EndsDrafting())
-    async with running(model, [target], [drafter], stream_interval_s=LONG_S, draft_patience=0.0) as rig:
+    async def becomes_busy(number: int) -> None:
+        target.reported = Load(sequences=3 if number >= 2 else 2)
+
+    drafter.script, target.script = never, becomes_busy
+    limited = {"draft_length": {"max_sequences": 2}}
+    async with running(
+        model, [target], [drafter], stream_interval_s=LONG_S, draft_patience=0.0, speculation=limited
+    ) as rig:
         response = await rig.generate(EXACT, 60)
         gate.set()
     assert len(response.tokens) == 60 and numbers_of_tokens(target)[3:6] == [2, 4, 8]

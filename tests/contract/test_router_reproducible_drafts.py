@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fly.errors import Overloaded
-from fly.messages import Open
+from fly.messages import Load, Open
 from fly.request import SamplingParams
 from protos.flyserve.v1 import generation_pb2 as pb
 from tests.contract.fakes import EOS, FakeDrafter, FakeTarget, HashModel, save_tokenizer
@@ -87,10 +87,11 @@ async def test_the_response_ends_where_the_published_one_does(model: Path) -> No
         assert ids(await official(rig)) == published(ends_at=30)
 
 
-async def test_a_policy_that_follows_the_load_does_not_shorten_drafts(model: Path) -> None:
-    async with impatient(
-        model, speculation={"preset": "official", "draft_length": {"policy": "goodput"}}
-    ) as rig:
+async def test_the_load_does_not_end_drafts(model: Path) -> None:
+    target = FakeTarget(TARGET_MODEL)
+    target.reported = Load(sequences=99)
+    speculation = {"preset": "official", "draft_length": {"max_sequences": 1}}
+    async with impatient(model, [target], speculation=speculation) as rig:
         response = await rig.generate(FLY, LENGTH)
     assert ids(response) == published() and {played.drafted for played in response.rounds} == {15}
 

@@ -26,7 +26,6 @@ TARGET_S, DRAFTER_S, ENDLESS_S = 0.024, 0.003, 0.005
 RECIPE = PairRecipe(target=Shape(384, 1024, 8, 6, 2), drafter=Shape(256, 704, 1, 4, 2), vocab_size=4096)
 PERIOD = 64
 FLY = speculation(Mode.FLY, DRAFT_LENGTH)
-GOODPUT = speculation(Mode.FLY, DRAFT_LENGTH, is_goodput=True)
 DEMO_TARGET = ("services.target", *model_flags(DEMO_MODELS / "target", "bfloat16", 16, 16_384))
 DEMO_DRAFTER = model_flags(DEMO_MODELS / "drafter", "float32")
 LOOKUP_ENGINES = ("ngram", "suffix")
@@ -87,13 +86,13 @@ class Setting(NamedTuple):
 
 
 def grid(drafter: Flags) -> tuple[dict[str, list[Flags]], dict[str, Setting]]:
-    """Return every sub-drafter, also with drafting ahead: fleets; settings, also with `goodput`."""
+    """Return every sub-drafter, also with drafting ahead: fleets, and settings."""
     fleets, settings = dict[str, list[Flags]](), dict[str, Setting]()
     for helper, ahead in product(SUB_DRAFTERS, ("off", "on")):
         name = helper if ahead == "off" else f"{helper} + ahead"
         flags = () if helper == BASELINE else ("--sub-drafter", helper)
         fleets[name] = [("services.drafter", *drafter, "--draft-ahead", ahead, *flags)]
-        settings |= {name: Setting(name, FLY), f"{name} + goodput": Setting(name, GOODPUT)}
+        settings[name] = Setting(name, FLY)
     return fleets, settings
 
 
@@ -103,7 +102,6 @@ def lookup_settings() -> dict[str, Setting]:
     return {
         "plain": Setting(LOOKUP_ENGINES[0], PLAIN),
         **{f"{e}, {mode.value}": Setting(e, speculation(mode, DRAFT_LENGTH)) for e, mode in modes},
-        "suffix, fly, goodput": Setting("suffix", GOODPUT),
     }
 
 

@@ -17,11 +17,10 @@ CO_LOCATED = "co-located"
 PAUSE_S = 1e-3
 """Time for which a co-located target waits for the drafts of further sequences."""
 DRAFT_LENGTH = 15
-PLAIN, FLY, GOODPUT = "plain", f"FLy, drafts of {DRAFT_LENGTH}", "FLy, goodput"
+PLAIN, FLY = "plain", f"FLy, drafts of {DRAFT_LENGTH}"
 SETTINGS = {
     PLAIN: PLAIN_DECODING,
     FLY: speculation(Mode.FLY, DRAFT_LENGTH),
-    GOODPUT: speculation(Mode.FLY, DRAFT_LENGTH, is_goodput=True),
 }
 """Ways of decoding by name, in the order of the tables."""
 ROUTER_SETTINGS = (PLAIN, FLY)

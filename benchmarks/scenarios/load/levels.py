@@ -1,11 +1,10 @@
-"""The demo under load, 1 to 64 requests at once: plain, fixed and chosen draft lengths (18 minutes)."""
+"""The demo under load, 1 to 64 requests at once: plain, and several draft lengths (15 minutes)."""
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import cycle
-from statistics import median
 from typing import Annotated
 from uuid import uuid4
 
@@ -18,25 +17,21 @@ from benchmarks.harness.load import Ask, Chunks, Interleave, Level, Window, cut_
 from benchmarks.harness.machine import Machine
 from benchmarks.harness.plot import line_chart
 from benchmarks.harness.report import AROUND, TIMES, Figure, Report, Row, Table, make_rows
-from benchmarks.harness.statistics import Goal, median_ratio, percentiles, spread
+from benchmarks.harness.statistics import median_ratio, percentiles, spread
 from fly.types import Mode
 from flyserve import AsyncClient
 from flyserve.bench.comparison import rotated
 from flyserve.bench.statistics import share
 
 DRAFT_LENGTH = 15
-BASELINE, GOODPUT = "plain", "FLy, goodput"
-LEARNING = f"{GOODPUT}, while it learns"
-"""The window in which the policy meets a number of requests for the first time."""
+BASELINE = "plain"
 FIXED = {f"FLy, fixed {length}": length for length in (5, 10, DRAFT_LENGTH)}
 SETTINGS = {
     BASELINE: PLAIN,
     "exact": speculation(Mode.EXACT, DRAFT_LENGTH),
     **{name: speculation(Mode.FLY, length) for name, length in FIXED.items()},
-    GOODPUT: speculation(Mode.FLY, DRAFT_LENGTH, is_goodput=True),
 }
 """Ways of decoding by name, in the order of the tables."""
-_GOODPUT_GOAL = 0.99
 _NUM_PROMPTS = 300
 _PAUSE_S = 0.2
 """Pause between windows, in which cancelled requests end everywhere."""
@@ -50,7 +45,6 @@ class Plan(BasePlan):
         levels: Numbers of concurrent requests.
         repeat: Windows of every setting at every level.
         warm_ups: Windows before these, which do not count.
-        learn_s: Seconds before these in which the policy `goodput` learns what drafts gain at the level.
     """
 
     levels: Annotated[tuple[Level, ...], Quick((Level(1, 0.2, 0.8), Level(64, 0.8, 1.2)))] = (
@@ -61,7 +55,6 @@ class Plan(BasePlan):
     )
     repeat: Annotated[int, Quick(1)] = 7
     warm_ups: Annotated[int, Quick(0)] = 1
-    learn_s: Annotated[float, Quick(0.0)] = 45.0
 
     @property
     def max_concurrent(self) -> int:
@@ -96,7 +89,7 @@ def _run_level(address: str, level: Level, plan: Plan, context: Context) -> list
         interleave = partial(context.interleave, label, warm_ups=plan.warm_ups)
         try:
             prompts = demo_prompts(_NUM_PROMPTS)
-            return measure_level(ask_by, level, plan.repeat, prompts, runner, interleave, plan.learn_s)
+            return measure_level(ask_by, level, plan.repeat, prompts, runner, interleave)
         finally:
             runner.run(client.__aexit__(None, None, None))
 
@@ -108,24 +101,21 @@ def measure_level(
     prompts: Sequence[Sequence[int]],
     runner: asyncio.Runner,
     interleave: Interleave[str, Window],
-    learn_s: float = 0.0,
 ) -> list[Window]:
-    """Measure windows of every setting in turn, first the one in which `goodput` learns.
+    """Measure windows of every setting in turn.
 
     `ask_by` is called for each window, and returns a function that sends requests under a setting. In every
     repetition all settings begin with the same prompt.
     """
 
-    async def window(setting: str, turn: int, level: Level = level) -> Window:
+    async def window(setting: str, turn: int) -> Window:
         source = cycle(rotated(prompts, turn * level.concurrency))
         streams, begin_s, end_s = await run_window(ask_by(setting), source, level)
         await asyncio.sleep(_PAUSE_S)
         return cut_window(setting, level.concurrency, turn, streams, begin_s, end_s)
 
-    learning = [runner.run(window(GOODPUT, 0, replace(level, measure_s=learn_s)))] if learn_s else []
     found = interleave(tuple(SETTINGS), repeat, lambda setting, turn: runner.run(window(setting, turn)))
-    windows = [window for windows in found.values() for window in windows]
-    return [*(replace(each, setting=LEARNING) for each in learning), *windows]
+    return [window for windows in found.values() for window in windows]
 
 
 Windows = Sequence[Window]
@@ -186,30 +176,6 @@ def summarize_load(windows: Windows) -> list[Row]:
     return make_rows(FIGURES, [(_select(windows, *key), _select(windows, BASELINE, key[1])) for key in keys])
 
 
-def make_goals(figures: Sequence[Row], windows: Windows) -> list[Goal]:
-    """Return the goal of the policy `goodput` at every level: by the best fixed length, 0 included.
-
-    NOTE: the best of several is chosen after measuring, so it looks a little better than it is.
-    """
-    goals = []
-    for level in dict.fromkeys(each.concurrency for each in figures):
-        speeds = {each.setting: each.tokens_per_s.value for each in figures if each.concurrency == level}
-        best = max((BASELINE, *FIXED), key=speeds.__getitem__)
-        rates = {name: _rates(_select(windows, name, level)) for name in (GOODPUT, best)}
-        measured = median_ratio(rates[GOODPUT], rates[best])
-        goals.append(Goal(f"{GOODPUT}, {level} at once, by {best}", _GOODPUT_GOAL, measured))
-    return goals
-
-
-def learning_ratios(windows: Windows) -> dict[int, float]:
-    """Return the tokens per second while `goodput` learned by those of plain decoding after, by level."""
-    return {
-        each.concurrency: each.tokens_per_s / median(_rates(_select(windows, BASELINE, each.concurrency)))
-        for each in windows
-        if each.setting == LEARNING
-    }
-
-
 def _select(windows: Windows, setting: str, level: int) -> list[Window]:
     """Return the windows of a setting at a level, in the order of their repetitions."""
     found = [each for each in windows if (each.setting, each.concurrency) == (setting, level)]
@@ -237,8 +203,6 @@ def make_report(machine: Machine, plan: Plan, figures: Sequence[Row], windows: W
     ]
     return report.fill(
         draft_length=DRAFT_LENGTH,
-        targets=make_goals(figures, windows),
-        learning=learning_ratios(windows),
         charts=charts,
         levels=levels,
         shown=_SHOWN,

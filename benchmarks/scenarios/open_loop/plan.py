@@ -11,11 +11,10 @@ from benchmarks.scenarios.open_loop.aiperf import Promise, Run
 from benchmarks.scenarios.open_loop.arrivals import Load
 
 DRAFT_LENGTH = 15
-BASELINE, FLY, GOODPUT = "plain", f"FLy, drafts of {DRAFT_LENGTH}", "FLy, goodput"
+BASELINE, FLY = "plain", f"FLy, drafts of {DRAFT_LENGTH}"
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     BASELINE: {"mode": "plain"},
     FLY: {"mode": "fly", "draft_length": DRAFT_LENGTH},
-    GOODPUT: {"mode": "fly", "draft_length": {"policy": "goodput", "max": DRAFT_LENGTH}},
 }
 """The field `speculation` of the requests, by the name of the setting."""
 

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from fly.clock import Clock
-from fly.draft_length.lookup_benefit import LookupBenefit
-from fly.draft_length.policy import DraftLength
+from fly.lookup_benefit import LookupBenefit
 from fly.messages import Draft
 from fly.response import Statistics
 from fly.round_record import ArrivedDraft, DraftOrigin, RoundRecord
@@ -37,18 +36,21 @@ class DrafterDrafts:
         self,
         session: DrafterSession,
         plan: SpeculationPlan,
-        length: DraftLength,
         patience: float,
         lookup: LookupBenefit | None,
         clock: Clock,
+        can_pay: bool = True,
     ) -> None:
-        """Begin a response; see `Patience`. `lookup` weighs the drafts of drafters that look tokens up."""
+        """Begin a response; see `Patience`.
+
+        `lookup` weighs the drafts of drafters that look tokens up. If drafts cannot pay, none is requested.
+        """
         self.session = session
         self._waits = plan.rule.reproducible_drafts
-        self._length = length
         self._patience = Patience(math.inf if self._waits else patience)
         self._lookup = lookup
         self._clock = clock
+        self._can_pay = can_pay
         self._waited_s = 0.0
         self._num_missed = self._num_late = 0
         self._reset()
@@ -71,11 +73,13 @@ class DrafterDrafts:
     def begin_round(self, wanted: WantedDraft) -> None:
         """Begin a round; in the first one, request a draft that a later round uses."""
         self._reset()
-        if wanted.is_first and wanted.most > 1:
+        if self._can_pay and wanted.is_first and wanted.most > 1:
             self.session.request(wanted, min(wanted.length + 1, wanted.most))
 
     async def propose(self, wanted: WantedDraft) -> Draft | None:
         """Return a draft; an empty one if it is late or not worthwhile; None if there is none."""
+        if not self._can_pay:
+            return None
         if wanted.is_first:
             return NO_DRAFT
         if not self.is_drafting:
@@ -103,9 +107,7 @@ class DrafterDrafts:
     async def _arrival(self, wanted: WantedDraft) -> ArrivedDraft | None:
         """Wait for the draft as long as it can pay for; return None if it is late, or failed."""
         started, verification_s = self._clock.now(), wanted.target.pace.usual_s or 0.0
-        is_exploring = self._length.is_exploring
-        limit_s = partial(self._patience.limit_s, verification_s, is_exploring=is_exploring)
-        is_here = await self.session.arrives(limit_s)
+        is_here = await self.session.arrives(partial(self._patience.limit_s, verification_s))
         self._waited_s += self._clock.now() - started
         if not is_here:
             self.late_s, self._waited_s = self._waited_s, 0.0
@@ -132,6 +134,8 @@ class DrafterDrafts:
     def warnings(self, statistics: Statistics) -> Iterator[str]:
         """Yield the reasons why rounds had no draft; a few late drafts are usual."""
         num_rounds = statistics.rounds
+        if not self._can_pay:
+            yield "no drafter was asked: by the costs of the models its drafts cannot pay"
         if self._num_missed:
             yield f"{self._num_missed} of {num_rounds} rounds had no draft: {self.session.fault}"
         if self._waits and (self._num_missed or self._lookup):

@@ -30,7 +30,7 @@ class _Outstanding:
     """A draft that was requested, at `requested_s` on the event loop's clock, and not taken yet.
 
     Attributes:
-        result: The draft and the seconds that it took; None if it failed, or has not arrived.
+        result: The draft; None if it failed, or has not arrived.
         has_ended: True if it has arrived, or has failed.
     """
 
@@ -42,10 +42,10 @@ class _Outstanding:
         self.replica = replica
         self.max_tokens = max_tokens
         self.requested_s = self._loop.time()
-        self.result: tuple[Draft, float] | None = None
+        self.result: Draft | None = None
         self.has_ended = False
 
-    def end(self, result: tuple[Draft, float] | None) -> None:
+    def end(self, result: Draft | None) -> None:
         """Set the result."""
         self.result, self.has_ended = result, True
         self._wake()
@@ -100,7 +100,6 @@ class DrafterSession:
         self._step_timeout = StepTimeout(self._timeout_s)
         self._key = request.key
         self._end_at_stop = request.plan.end_at_stop
-        self._clock = context.clock
         self._breaker = Breaker(context.clock)
         self._refusing: list[Replica] = []
         self._outstanding: _Outstanding | None = None
@@ -162,14 +161,13 @@ class DrafterSession:
         """Return at most `most` tokens after `sequence` of the draft that has arrived; None if it failed."""
         outstanding, self._outstanding = self._outstanding, None
         assert outstanding is not None, "a draft must have arrived"
-        result, connection = outstanding.result, self.connections.current
-        if result is None or connection is None:
+        draft, connection = outstanding.result, self.connections.current
+        if draft is None or connection is None:
             return None
-        draft, spent_s = result
         num_confirmed = connection.stream.num_common(sequence) - connection.stream.draft_start
         fits = num_confirmed == len(sequence) - connection.stream.draft_start >= 0
         cut = cut_draft(draft, num_confirmed, most) if fits else cut_draft(draft, len(draft.tokens))
-        return ArrivedDraft(cut, draft, max(0, num_confirmed), spent_s)
+        return ArrivedDraft(cut, draft, max(0, num_confirmed))
 
     def conclude(self, sequence: TokenSequence, decided: int) -> None:
         """Attach the final sequence to the closing message, for services that cache finished responses."""
@@ -178,12 +176,12 @@ class DrafterSession:
 
     async def _draft(self, outstanding: _Outstanding, wanted: WantedDraft) -> None:
         """Get the draft; errors are handled here."""
-        started, result = self._clock.now(), None
+        result = None
         try:
             connection = self.connections.current or await self._open(outstanding.replica)
             draft = await self._step(connection, wanted, outstanding.max_tokens)
             check_draft(draft, outstanding.max_tokens, wanted.target.info.vocab_size)
-            result = draft, self._clock.now() - started
+            result = draft
         except FlyServeError as error:
             await self._drop(outstanding.replica, error)
         finally:

@@ -7,7 +7,6 @@ from fly.round_record import RoundRecord
 
 _ASSUMED_TOKENS = 4.0
 _MEMORY_DRAFTS = 16.0
-_EXPLORED_TOKENS = 16.0
 
 
 class Patience:
@@ -24,9 +23,7 @@ class Patience:
         self._accepted = RecentMean(_ASSUMED_TOKENS, _MEMORY_DRAFTS)
         self._num_confirmed = 0
 
-    def limit_s(
-        self, verification_s: float, draft_s: float, num_drafts: int, is_exploring: bool = False
-    ) -> float:
+    def limit_s(self, verification_s: float, draft_s: float, num_drafts: int) -> float:
         """Return the seconds after its request for which a round waits for a draft.
 
         Args:
@@ -34,13 +31,9 @@ class Patience:
             draft_s: Usual seconds from the request of a draft to its arrival. If a draft usually arrives too
                 late, no round waits for one: all drafts arrive during verifications without drafts.
             num_drafts: Requested length of the draft.
-            is_exploring: The draft is only requested to learn from it. A late one would teach nothing, so the
-                round waits for about as long as a long draft could save; such rounds are rare.
         """
         if math.isinf(self._factor):
             return math.inf
-        if is_exploring:
-            return self._factor * verification_s * _EXPLORED_TOKENS
         saved_s = self._factor * verification_s * max(1.0, min(num_drafts, self._accepted.value))
         return saved_s if draft_s <= saved_s else 0.0
 

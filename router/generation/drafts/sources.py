@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fly.draft_length.policy import DraftLength
+from fly.break_even import allowed_length
 from fly.exclusions import num_allowed
 from fly.messages import Draft
 from fly.round_record import ArrivedDraft, DraftOrigin, RoundRecord
@@ -40,11 +40,14 @@ class DraftSources:
         drafter: The drafter's drafts.
     """
 
-    def __init__(self, request: PreparedRequest, length: DraftLength, drafter: DrafterDrafts) -> None:
-        """Begin a response; `length` chooses the length of each draft."""
+    def __init__(
+        self, request: PreparedRequest, drafter: DrafterDrafts, max_sequences: int | None = None
+    ) -> None:
+        """Begin a response, without drafts while more than `max_sequences` are open at its target."""
         self.drafter = drafter
-        self._length = length
+        self._length = request.plan.draft_length
         self._waits = request.plan.rule.reproducible_drafts
+        self._max_sequences = None if self._waits else max_sequences
         self._sampling = request.sampling
         self._forced = ForcedText(request) if request.grammar else None
         self._predicted = PredictedDrafts(request) if request.prediction else None
@@ -63,7 +66,7 @@ class DraftSources:
     @property
     def most_steps(self) -> float:
         """Most tokens that the target may decode by itself before the next draft is due."""
-        return min(self.drafter.tokens_until_request, self._length.most_steps)
+        return self.drafter.tokens_until_request
 
     @property
     def is_late(self) -> bool:
@@ -95,7 +98,6 @@ class DraftSources:
 
     def record(self, round: RoundRecord) -> None:
         """Record a round."""
-        self._length.record(round)
         self.drafter.record(round)
         if self._predicted:
             self._predicted.record(round)
@@ -105,7 +107,7 @@ class DraftSources:
         sequence, context_length = speculation.sequence, target.info.context_length
         room = context_length - len(sequence) if context_length else sys.maxsize
         most = min(speculation.max_drafts, room)
-        length = min(self._length.choose(), most)
+        length = min(allowed_length(self._length, target.open_sequences, self._max_sequences), most)
         is_first = not (speculation.statistics.rounds or self._waits)
         return WantedDraft(target, sequence, speculation.decided_length, length, most, is_first)
 

@@ -61,7 +61,7 @@ def page_settings(config: RouterConfig) -> dict[str, Any]:
         "defaults": {
             "mode": default.mode,
             "sub_drafter": plan.sub_drafter,
-            "draft_length": default.draft_length.model_dump(mode="json"),
+            "draft_length": {"max": default.draft_length.max},
             "rule": _rule(default.rule),
         },
         "limits": {"max_new_tokens": limits.max_new_tokens, "draft_length": limits.draft_length},

@@ -27,12 +27,8 @@ from benchmarks.harness.statistics import Percentiles, percentiles
 from benchmarks.scenarios.load.levels import (
     BASELINE,
     FIXED,
-    GOODPUT,
-    LEARNING,
     SETTINGS,
     Plan,
-    learning_ratios,
-    make_goals,
     make_report,
     measure_level,
     summarize_load,
@@ -69,14 +65,13 @@ def window(setting: str, level: int, repetition: int, tokens: int) -> Window:
     return Window(setting, level, repetition, tokens, 2.0, (0.25,), ((0.04, 4), (0.5, 1)), 1, 30, 4)
 
 
-def windows(goodput: float = 1.5) -> list[Window]:
+def windows() -> list[Window]:
     """The machine slows down by half in every repetition: no ratio sees it."""
     gains = {
         BASELINE: 1.0,
         "exact": 0.5,
         **dict.fromkeys(FIXED, 1.25),
         "FLy, fixed 15": 2.0,
-        GOODPUT: goodput,
     }
     return [
         window(setting, level, repetition, round(gain * level * 1024 / 2**repetition))
@@ -94,25 +89,6 @@ def test_ratios_are_to_plain_decoding_at_the_same_time() -> None:
     assert fixed.tokens_per_s.value == 2 * 16 * 512 / 2 and fixed.completed == 3
     assert fixed.draft_length == 7.5 and fixed.first == Percentiles(0.25, 0.25, 0.25)
     assert fixed.inter_token == Percentiles(0.01, 0.5, 0.5) and fixed.pause == Percentiles(0.04, 0.5, 0.5)
-
-
-def test_goodput_has_a_goal_at_every_level() -> None:
-    slow, fast = windows(goodput=1.5), windows(goodput=2.0)
-    goals = make_goals(summarize_load(slow), slow)
-    assert [goal.name for goal in goals] == [
-        "FLy, goodput, 1 at once, by FLy, fixed 15",
-        "FLy, goodput, 16 at once, by FLy, fixed 15",
-    ]
-    assert [(goal.limit, goal.measured.value, goal.verdict) for goal in goals] == [(0.99, 0.75, "missed")] * 2
-    assert all(goal.is_met for goal in make_goals(summarize_load(fast), fast))
-
-
-def test_windows_in_which_goodput_learns_are_told_apart(tmp_path: Path) -> None:
-    found = [window(LEARNING, 16, 0, 6 * 1024), *windows()]
-    assert learning_ratios(found) == {16: 6 / 8}
-    assert summarize_load(found) == summarize_load(windows())
-    report = make_report(this_machine(), Plan(), summarize_load(found), found)
-    assert "0.75x at 16." in report.write(tmp_path, tmp_path).read_text(encoding="utf-8")
 
 
 class Server:
@@ -172,10 +148,7 @@ def test_settings_take_turns_and_their_first_windows_do_not_count() -> None:
 
     in_turn = partial(interleave, advance=lambda: steps.append(1))
     with asyncio.Runner() as runner:
-        learning, *measured = measure_level(
-            ask_by, Level(1, 0.0, 0.005), 2, PROMPTS, runner, in_turn, learn_s=0.02
-        )
-    assert (order.pop(0), learning.setting, learning.seconds) == (GOODPUT, LEARNING, pytest.approx(0.02))
+        measured = measure_level(ask_by, Level(1, 0.0, 0.005), 2, PROMPTS, runner, in_turn)
     assert len(order) == len(steps) == 3 * len(SETTINGS)
     firsts = order[:: len(SETTINGS)]
     assert len(set(firsts)) == 3 and all(
@@ -198,20 +171,19 @@ def test_the_report_holds_every_figure(tmp_path: Path) -> None:
     machine = this_machine()
     report = make_report(machine, Plan(), summarize_load(windows()), windows())
     text = report.write(tmp_path, tmp_path).read_text(encoding="utf-8")
-    assert "| FLy, goodput, 16 at once, by FLy, fixed 15 | >= 0.99x | 0.75x | 0.75 to 0.75 | missed |" in text
     assert "| FLy, fixed 15 | 512 | 256 to 1024 | 2.00x | 2.00 to 2.00 | 250.0 / 250.0 / 250.0 |" in text
     assert "## 16 concurrent requests" in text and machine.cpu in text
     data = json.loads((tmp_path / "load-levels.json").read_text())
-    assert len(data["windows"]) == len(windows()) and data["goals"][0]["verdict"] == "missed"
+    assert len(data["windows"]) == len(windows())
     for name in ("load-levels-ratio.svg", "load-levels-inter-token.svg"):
         assert f"({name})" in text
         assert ElementTree.fromstring((tmp_path / name).read_text()).tag.endswith("svg")
     stream = io.StringIO()
     for table in report.tables:
         Console(file=stream, width=80).print(table.rich())
-    assert "goodput" in stream.getvalue() and "…" not in stream.getvalue(), "it fits a terminal"
+    assert "FLy, fixed 15" in stream.getvalue() and "…" not in stream.getvalue(), "it fits a terminal"
     titles = [table.title for table in report.tables]
-    assert titles == ["goals", "One request at a time", "16 concurrent requests"]
+    assert titles == ["One request at a time", "16 concurrent requests"]
 
 
 async def test_requests_are_sent_at_their_rate_or_one_after_the_other() -> None:

@@ -1,4 +1,4 @@
-"""The tau from which speculation pays, by measured costs."""
+"""The tau from which speculation pays, and the rule that ends drafts: by measured costs, and by load."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.break_even import BreakEven, break_even
+from fly.break_even import BreakEven, allowed_length, break_even, can_pay
 from fly.messages import ForwardCosts, ModelInfo, Role
 
 TARGET = ModelInfo(
@@ -54,3 +54,25 @@ def test_drafting_is_never_free(decode_s: float, verify_s: float, draft_s: float
     target = replace(TARGET, costs=ForwardCosts(decode_s, verify_s))
     result = found(length, target, replace(DRAFTER, costs=ForwardCosts(draft_s, draft_s)))
     assert result.tau > 1 and result.verify_s >= decode_s
+
+
+@given(costs_st, costs_st, costs_st, st.integers(1, 64))
+def test_drafts_end_only_if_all_their_tokens_together_cost_more_than_they_save(
+    decode_s: float, verify_s: float, draft_s: float, length: int
+) -> None:
+    target = replace(TARGET, costs=ForwardCosts(decode_s, verify_s))
+    drafter = replace(DRAFTER, costs=ForwardCosts(draft_s, draft_s))
+    whole = found(length, target, drafter)
+    saved_s = (length + 1) * decode_s - whole.draft_s - whole.verify_s
+    if abs(saved_s) > 1e-9 * (whole.draft_s + whole.verify_s):
+        assert can_pay(target, drafter, length) is (saved_s > 0)
+    assert can_pay(target, replace(drafter, weight_fingerprint=""), length), "judged by what it saves"
+    assert can_pay(target, replace(drafter, costs=None), length) and can_pay(target, drafter, 0)
+
+
+@given(st.integers(0, 64), st.integers(0, 5000), st.none() | st.integers(1, 5000))
+def test_drafts_have_their_length_up_to_a_number_of_sequences_and_end_above(
+    length: int, open_sequences: int, most: int | None
+) -> None:
+    is_busy = most is not None and open_sequences > most
+    assert allowed_length(length, open_sequences, most) == (0 if is_busy else length)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from fly.draft_length.lookup_benefit import LookupBenefit
-from fly.draft_length.lookup_costs import LookupCosts
+from fly.lookup_benefit import LookupBenefit
+from fly.lookup_costs import LookupCosts
 from tests.support.clock import VirtualClock
 
 STEP_S = 0.5

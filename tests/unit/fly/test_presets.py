@@ -1,10 +1,12 @@
 """The presets have the documented parameters, and the protocol names each of them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fly.presets import DEFAULT_PRESET, PRESETS
+from fly.presets import DEFAULT_PRESET, EXACT, PRESETS
+from fly.rule import tail_length
 from fly.types import EntropyEstimator, FlyRule, TailPolicy
 
 ROOT = Path(__file__).parents[3]
@@ -42,3 +44,21 @@ def test_the_protocol_names_every_preset(preset: str) -> None:
     proto = (ROOT / "protos/flyserve/v1/generation.proto").read_text(encoding="utf-8")
     (line,) = [line for line in proto.splitlines() if "Name of the rule that mode fly starts from" in line]
     assert preset in line
+
+
+@pytest.mark.parametrize(
+    ("rule", "drafts", "tail"),
+    [
+        (EXACT, 15, 0),
+        (PRESETS["official"], 15, 6),
+        (PRESETS["official"], 4, 4),
+        (PRESETS["vllm"], 15, 6),
+        (PRESETS["vllm"], 4, 3),
+        (PRESETS["vllm"], 1, 1),
+        (PRESETS["flyserve"], 15, 2),
+        (PRESETS["flyserve"], 0, 0),
+        (replace(PRESETS["flyserve"], carry_after=0), 15, 0),
+    ],
+)
+def test_the_tail_is_the_part_that_the_rule_cannot_rescue(rule: FlyRule, drafts: int, tail: int) -> None:
+    assert tail_length(rule, drafts) == tail

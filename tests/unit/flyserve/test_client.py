@@ -8,7 +8,7 @@ import pytest
 
 from fly.errors import DeadlineExceeded, FlyServeError, InvalidRequest, NotReady, Overloaded
 from fly.request import GenerateRequest
-from fly.types import Coupling, DraftLengthPolicy, EntropyEstimator, FinishReason, Mode, TailPolicy, Verdict
+from fly.types import Coupling, EntropyEstimator, FinishReason, Mode, TailPolicy, Verdict
 from flyserve import Client, DraftLength, SamplingParams, SpeculationParams, Token
 from protos.flyserve.v1 import generation_pb2 as pb
 from protos.wire.generation import request_from_wire
@@ -39,7 +39,7 @@ def test_what_is_said_arrives_and_nothing_else(served: tuple[FakeGeneration, Cli
         speculation=SpeculationParams(
             mode=Mode.FLY,
             preset="vllm",
-            draft_length=DraftLength(DraftLengthPolicy.GOODPUT, 0),
+            draft_length=DraftLength(0),
             sub_drafter=False,
             tail=TailPolicy.CARRY,
             carry_after=0,

@@ -81,6 +81,13 @@ def test_generate_passes_its_options_on(served: tuple[FakeGeneration, str]) -> N
     )
 
 
+def test_a_policy_of_the_draft_length_is_refused(served: tuple[FakeGeneration, str]) -> None:
+    service, address = served
+    result = run("generate", "x", "--draft-length", "goodput:8", "--address", address)
+    assert result.exit_code == 2 and not service.requests
+    assert "--draft-length" in result.stderr and "draft_length.max_sequences" in result.stderr
+
+
 def test_generate_prints_json(served: tuple[FakeGeneration, str]) -> None:
     response = json.loads(run("generate", "hello", "--json", "--address", served[1]).stdout)
     (choice,) = response["choices"]

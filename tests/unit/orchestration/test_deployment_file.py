@@ -244,12 +244,13 @@ def test_the_router_gets_every_field_of_speculation_that_the_file_sets(folder: P
     text = """
     target: {model: big}
     speculation:
-      {preset: flyserve, window: 4, tail: reject, sub_drafter: false, draft_length: {policy: goodput, max: 7}}
+      {preset: flyserve, window: 4, tail: reject, sub_drafter: false,
+      draft_length: {max: 7, max_sequences: 8}}
     """
     config = router_config(load_deployment(written(folder, text)), "127.0.0.1:1", 60.0, 5.0)
     speculation = parse(RouterConfig, config, "router").speculation
     assert speculation.rule == replace(PRESETS["flyserve"], window=4, min_following=4, tail=TailPolicy.REJECT)
-    assert (speculation.draft_length.policy, speculation.draft_length.max) == ("goodput", 7)
+    assert (speculation.draft_length.max, speculation.draft_length.max_sequences) == (7, 8)
     assert not speculation.sub_drafter
 
 

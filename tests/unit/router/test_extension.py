@@ -10,8 +10,6 @@ def decoded(number: int, forward_s: float, prefill_tokens: int = 0) -> RoundReco
     """Return a round in which the target decoded some tokens by itself."""
     times = StepTimes(forward_ns=round(forward_s * 1e9), prefill_tokens=prefill_tokens)
     return RoundRecord(
-        start=10,
-        decided_length=10 + number,
         is_last=False,
         decision=Decision(()),
         started_s=0.0,

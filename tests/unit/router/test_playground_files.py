@@ -54,5 +54,5 @@ def test_the_page_is_told_the_presets_and_the_deployments_own_rule() -> None:
     assert settings["presets"]["paper"]["entropy"] == "normalized"
     assert settings["defaults"]["rule"]["window"] == 4
     assert settings["defaults"]["mode"] == "exact"
-    assert settings["defaults"]["draft_length"] == {"policy": "fixed", "max": 9}
+    assert settings["defaults"]["draft_length"] == {"max": 9}
     assert settings["limits"]["max_new_tokens"] == 4096

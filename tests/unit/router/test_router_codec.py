@@ -35,7 +35,6 @@ from fly.response import (
 from fly.sequence import StaleReason
 from fly.types import (
     Coupling,
-    DraftLengthPolicy,
     EntropyEstimator,
     FinishReason,
     FlyRule,
@@ -67,7 +66,7 @@ ROUNDS = (Round(0, 5, 3, 0.5, 0.25, 0.125, 0.0, 1.0),)
 FULL = SpeculationParams(
     mode=Mode.FLY,
     preset="paper",
-    draft_length=DraftLength(DraftLengthPolicy.GOODPUT, 0),
+    draft_length=DraftLength(0),
     sub_drafter=False,
     window=3,
     threshold=0.25,
@@ -145,7 +144,6 @@ def test_every_override_is_a_field_of_the_rule() -> None:
     [
         (Mode, pb.Mode.DESCRIPTOR),
         (TailPolicy, pb.TailPolicy.DESCRIPTOR),
-        (DraftLengthPolicy, pb.DraftLengthPolicy.DESCRIPTOR),
         (Verdict, pb.Verdict.DESCRIPTOR),
         (FinishReason, pb.FinishReason.DESCRIPTOR),
         (Coupling, common_pb2.Coupling.DESCRIPTOR),
@@ -185,7 +183,7 @@ def test_speculation_is_decoded_as_it_was_encoded(mode: Mode | None) -> None:
         (b"\x08\x2a", "speculation.mode is 42, must be one of plain, exact, fly"),
         (b"\x38\x2b", "speculation.tail is 43, must be one of reject, carry"),
         (b"\x60\x2c", "speculation.entropy is 44, must be one of top_k, normalized"),
-        (b"\x1a\x02\x08\x2d", "speculation.draft_length.policy is 45, must be one of fixed, goodput"),
+        (b"\x1a\x02\x08\x2d", "speculation.draft_length.policy is not supported: all drafts have"),
     ],
 )
 def test_an_unknown_number_is_rejected_with_its_field(wire: bytes, message: str) -> None:

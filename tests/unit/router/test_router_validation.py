@@ -13,7 +13,7 @@ from fly.messages import ModelInfo, Role
 from fly.presets import DEFAULT_PRESET, EXACT, PRESETS
 from fly.request import DraftLength, GenerateRequest, SamplingParams, SpeculationParams
 from fly.speculation import Speculation
-from fly.types import Coupling, DraftLengthPolicy, EntropyEstimator, Mode, ResponseLimits, TailPolicy
+from fly.types import Coupling, EntropyEstimator, Mode, ResponseLimits, TailPolicy
 from router.config import RouterConfig
 from router.requests.planning import fly_rule, plan_speculation
 from router.requests.request import PreparedRequest
@@ -166,10 +166,6 @@ ADVICE: list[tuple[dict[str, Any], str]] = [
     ({"preset": "flyserve", "carry_after": 6}, "no window is carried"),
     ({"preset": "vllm", "draft_length": up_to(1)}, "no mismatch can be"),
     ({"preset": "vllm", "carry_after": 1}, "speculation.carry_after has no effect with tail reject"),
-    (
-        {"preset": "official", "draft_length": DraftLength(policy=DraftLengthPolicy.GOODPUT)},
-        "speculation.draft_length.policy has no effect with reproducible_drafts",
-    ),
     ({"mode": Mode.EXACT, "reproducible_drafts": True}, "speculation.reproducible_drafts has no effect"),
 ]
 
@@ -231,25 +227,6 @@ def test_exact_ends_drafts_at_stops_and_plain_drafts_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "served", "policy"),
-    [
-        ({}, "fixed", "fixed"),
-        ({}, "goodput", "goodput"),
-        ({"draft_length": up_to(4)}, "goodput", "fixed"),
-        ({"draft_length": DraftLength(DraftLengthPolicy("goodput"), 4)}, "fixed", "goodput"),
-        ({"draft_length": DraftLength(DraftLengthPolicy("fixed"))}, "goodput", "fixed"),
-    ],
-)
-def test_a_length_that_is_asked_for_is_fixed_unless_said_otherwise(
-    asked: dict[str, Any], served: str, policy: str
-) -> None:
-    default = SpeculationConfig.model_validate({"draft_length": {"policy": served}})
-    plan = plan_speculation(SpeculationParams(**asked), default.plan)
-    length = asked.get("draft_length", DraftLength()).max
-    assert (plan.draft_length_policy.value, plan.draft_length) == (policy, 15 if length is None else length)
-
-
-@pytest.mark.parametrize(
     ("data", "part"),
     [
         ({}, "neither registry nor targets"),
@@ -260,6 +237,14 @@ def test_a_length_that_is_asked_for_is_fixed_unless_said_otherwise(
         ),
         ({"targets": ["a:1"], "speculation": {"preset": "vlm"}}, "'flyserve', 'official', 'paper' or 'vllm'"),
         ({"targets": ["a:1"], "speculation": {"draft_length": {"max": 65}}}, "draft_length.max"),
+        (
+            {"targets": ["a:1"], "speculation": {"draft_length": {"max_sequences": 0}}},
+            "draft_length.max_sequences: is 0.*greater than or equal to 1",
+        ),
+        (
+            {"targets": ["a:1"], "speculation": {"draft_length": {"policy": "goodput"}}},
+            "draft_length.policy: cannot be set here: all drafts have draft_length.max tokens",
+        ),
         ({"targets": ["a:1"], "max_queue": 3}, "did you mean 'max_queued'"),
         (
             {"targets": ["a:1"], "speculation": {"carry_after": 7}},

@@ -37,7 +37,7 @@ export class Controls {
     byId("preset").replaceChildren(...names.map(([value, name]) => element("option", { value }, name)));
     this.form.elements.mode.value = defaults.mode;
     byId("sub_drafter").checked = defaults.sub_drafter;
-    byId("draft_length").placeholder = `${defaults.draft_length.policy === "goodput" ? "≤ " : ""}${defaults.draft_length.max}`;
+    byId("draft_length").placeholder = `${defaults.draft_length.max}`;
     byId("draft_length").max = limits.draft_length;
     byId("max_tokens").max = limits.max_new_tokens;
     this.#announce();

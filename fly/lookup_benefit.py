@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fly.clock import Clock
-from fly.draft_length.lookup_costs import REFERENCE_TOKENS, LookupCosts
 from fly.ewma import RecentMean
+from fly.lookup_costs import REFERENCE_TOKENS, LookupCosts
 from fly.round_record import RoundRecord
 from fly.sequence import common_length
 
