@@ -80,30 +80,6 @@ window.
 """
 Global___TailPolicy: _TypeAlias = TailPolicy  # noqa: Y015
 
-class _DraftLengthPolicy:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _DraftLengthPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DraftLengthPolicy.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    DRAFT_LENGTH_POLICY_UNSPECIFIED: _DraftLengthPolicy.ValueType  # 0
-    """Not set."""
-    DRAFT_LENGTH_POLICY_FIXED: _DraftLengthPolicy.ValueType  # 1
-    """All drafts have the same length."""
-    DRAFT_LENGTH_POLICY_GOODPUT: _DraftLengthPolicy.ValueType  # 2
-    """Each draft has the length with the most tokens per second at the current load; under load there may be none."""
-
-class DraftLengthPolicy(_DraftLengthPolicy, metaclass=_DraftLengthPolicyEnumTypeWrapper):
-    """Policy that sets the length of each draft."""
-
-DRAFT_LENGTH_POLICY_UNSPECIFIED: DraftLengthPolicy.ValueType  # 0
-"""Not set."""
-DRAFT_LENGTH_POLICY_FIXED: DraftLengthPolicy.ValueType  # 1
-"""All drafts have the same length."""
-DRAFT_LENGTH_POLICY_GOODPUT: DraftLengthPolicy.ValueType  # 2
-"""Each draft has the length with the most tokens per second at the current load; under load there may be none."""
-Global___DraftLengthPolicy: _TypeAlias = DraftLengthPolicy  # noqa: Y015
-
 class _Span:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -476,23 +452,17 @@ class DraftLength(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    POLICY_FIELD_NUMBER: _builtins.int
     MAX_FIELD_NUMBER: _builtins.int
-    policy: Global___DraftLengthPolicy.ValueType
-    """Policy; when not set: FIXED if `max` is given, else the deployment's."""
     max: _builtins.int
-    """Draft tokens per round: exactly with policy FIXED, at most with GOODPUT. 0 drafts nothing; the deployment's
-    default when absent.
-    """
+    """Draft tokens per round; 0 drafts nothing; the deployment's default when absent."""
     def __init__(
         self,
         *,
-        policy: Global___DraftLengthPolicy.ValueType = ...,
         max: _builtins.int | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max", b"_max", "max", b"max"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max", b"_max", "max", b"max", "policy", b"policy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max", b"_max", "max", b"max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max: _TypeAlias = _typing.Literal["max"]  # noqa: Y015
     _WhichOneofArgType__max: _TypeAlias = _typing.Literal["_max", b"_max"]  # noqa: Y015
