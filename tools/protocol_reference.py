@@ -121,8 +121,10 @@ def _enum(enum: EnumDescriptorProto, path: Place, comments: Comments) -> Iterato
 
 
 def _type(message: DescriptorProto, field: FieldDescriptorProto) -> str:
-    scalar = FieldDescriptorProto.Type.Name(field.type).removeprefix("TYPE_").lower()
-    name = _link(field.type_name) if field.type_name else scalar
+    name = _name(field)
+    for entry in message.nested_type:
+        if entry.options.map_entry and field.type_name.endswith(f".{entry.name}"):
+            return f"map<{', '.join(map(_name, entry.field))}>"
     if field.label == FieldDescriptorProto.LABEL_REPEATED:
         return f"repeated {name}"
     if field.proto3_optional:
@@ -130,6 +132,12 @@ def _type(message: DescriptorProto, field: FieldDescriptorProto) -> str:
     if field.HasField("oneof_index"):
         return f"{name}, one of `{message.oneof_decl[field.oneof_index].name}`"
     return name
+
+
+def _name(field: FieldDescriptorProto) -> str:
+    if field.type_name:
+        return _link(field.type_name)
+    return FieldDescriptorProto.Type.Name(field.type).removeprefix("TYPE_").lower()
 
 
 def _link(type_name: str) -> str:
