@@ -39,9 +39,9 @@ LANGUAGE = SimulatedConfig(
 
 async def engine(role: Role, agreement: float) -> ClockEngine:
     """Start an engine in whose memory several long prompts fit."""
-    runner = SimulatedRunner(
-        replace(LANGUAGE, agreement=agreement), role, max_sequences=8, kv_tokens=1_200_000
-    )
+    base_s = LANGUAGE.base_s if role is Role.TARGET else LANGUAGE.base_s / 2  # so that drafts can pay
+    language = replace(LANGUAGE, agreement=agreement, base_s=base_s)
+    runner = SimulatedRunner(language, role, max_sequences=8, kv_tokens=1_200_000)
     made = ClockEngine(runner, SystemClock(), ModelSection(max_batch_tokens=8192))
     await made.start()
     return made
