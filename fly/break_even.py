@@ -4,6 +4,12 @@ from dataclasses import dataclass
 
 from fly.messages import VERIFIED_TOKENS, ModelInfo
 
+_MARGIN = 1.5
+"""Drafts end if they need this many times the tokens that a round can emit.
+
+The costs are measured once, perhaps on a busy machine, and know neither a sub-drafter nor drafting ahead.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class BreakEven:
@@ -31,6 +37,11 @@ class BreakEven:
         """True if a round can emit `tau` tokens: its drafts and the target's own token are enough."""
         return self.tau < self.draft_length + 1
 
+    @property
+    def is_hopeless(self) -> bool:
+        """True if a round would have to emit many more tokens than it can: no draft is requested then."""
+        return self.tau >= _MARGIN * (self.draft_length + 1)
+
     def describe(self) -> str:
         """Return one line: the costs, and the tau from which speculation pays, or a warning."""
         costs = (
@@ -39,10 +50,11 @@ class BreakEven:
         )
         if self.can_pay:
             return f"speculation pays from tau {self.tau:.1f} on: {costs}"
+        result = "; responses are decoded without drafts" if self.is_hopeless else ""
         return (
             f"speculation cannot pay: it needs tau {self.tau:.1f}, but a round emits at most"
-            f" {self.draft_length + 1} tokens: {costs}; responses are decoded without drafts: use a"
-            " smaller or faster drafter, or one that looks tokens up (engine suffix)"
+            f" {self.draft_length + 1} tokens: {costs}{result}; use a smaller or faster drafter, or one that"
+            " looks tokens up (engine suffix)"
         )
 
 
@@ -64,12 +76,12 @@ def break_even(target: ModelInfo | None, drafter: ModelInfo | None, draft_length
 
 
 def can_pay(target: ModelInfo, drafter: ModelInfo, draft_length: int) -> bool:
-    """Return False if even drafts of this length that are accepted as a whole cost more than they save.
+    """Return False if even drafts of this length that are accepted as a whole cost much more than they save.
 
     Unknown costs are no reason. Drafts that are looked up are judged by what they save (`LookupBenefit`).
     """
     found = break_even(target, drafter, draft_length)
-    return found is None or found.can_pay or drafter.looks_up
+    return found is None or not found.is_hopeless or drafter.looks_up
 
 
 def allowed_length(draft_length: int, open_sequences: int, max_sequences: int | None) -> int:

@@ -10,7 +10,7 @@ from tests.contract.fakes import FakeDrafter, FakeTarget, HashModel, save_tokeni
 from tests.contract.router_rig import EXACT, FLY, PLAIN, Answer, ids, running
 
 MODEL, LIKE_IT = HashModel(), HashModel(agreement=0.9)
-COSTS, SLOW, FAST = ForwardCosts(0.010, 0.012), ForwardCosts(0.011, 0.012), ForwardCosts(0.001, 0.002)
+COSTS, SLOW, FAST = ForwardCosts(0.010, 0.012), ForwardCosts(0.020, 0.022), ForwardCosts(0.001, 0.002)
 LENGTH = 60
 
 
