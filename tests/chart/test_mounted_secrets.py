@@ -35,7 +35,7 @@ from tests.contract.fakes import save_tokenizer
 from tests.support.secret_mounts import MountedSecrets
 from tests.support.serving import serving
 
-SIMULATED = {"simulated": {"base_s": 0.0, "vocab_size": 304}}
+SIMULATED = {"simulated": {"base_s": 0.001, "vocab_size": 304}}
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from tests.contract.fakes import save_tokenizer
 from tests.support.certificates import Authority
 from tests.support.serving import serving
 
-SIMULATED = {"simulated": {"base_s": 0.0, "vocab_size": 304}}
+SIMULATED = {"simulated": {"base_s": 0.001, "vocab_size": 304}}
 TARGET, ROUTER = "target.flyserve", "router.flyserve"
 PUBLIC = "llm.example.com"
 

@@ -20,7 +20,7 @@ def run_benchmark(name: str, output: Path, *flags: str) -> Any:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=800,
         env=command.environment,
     )
     assert done.returncode == 0, done.stderr

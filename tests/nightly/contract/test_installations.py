@@ -17,7 +17,7 @@ from tests.support.processes import ROOT, ServiceProcess, service
 from tests.support.requirements import BASE, needed
 
 WITH_EXTRAS = "tests.support.with_extras"
-SIMULATED = '{"vocab_size": 304, "response_tokens": [12, 12], "base_s": 0.0}'
+SIMULATED = '{"vocab_size": 304, "response_tokens": [12, 12], "base_s": 0.001}'
 PIP = (sys.executable, "-m", "pip", "--quiet")
 CALLS = """
 import asyncio, sys

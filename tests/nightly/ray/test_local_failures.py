@@ -11,7 +11,7 @@ import pytest
 from fly.errors import ConfigError, ModelError, NotReady
 from fly.messages import Role
 from orchestration.deployment.file import Deployment
-from orchestration.deployment.tiers import DrafterTier
+from orchestration.deployment.tiers import SuffixDrafter
 from orchestration.local.runner import LocalOptions, local_deployment
 from orchestration.local.supervisor import RestartLimit
 from protos.flyserve.v1 import common_pb2
@@ -23,9 +23,7 @@ from tests.support.local_ray import OPTIONS, STANDINS, by_name, command, eventua
 def test_a_drafter_without_a_model_is_scaled_and_a_router_that_ends_too_often_is_an_error(
     small: Deployment,
 ) -> None:
-    deployment = small.model_copy(
-        update={"drafter": DrafterTier(engine="suffix", response_cache_tokens=1024)}
-    )
+    deployment = small.model_copy(update={"drafter": SuffixDrafter(response_cache_tokens=1024)})
     options = replace(OPTIONS, router_restarts=RestartLimit(1, 3600.0))
     with local_deployment(deployment, quiet, options) as running:
         with grpc.insecure_channel(by_name(running)["drafter-0"][0]) as channel:

@@ -69,11 +69,14 @@ def first_difference(
 
 def actors(name: str) -> list[psutil.Process]:
     """Return the processes of an actor class, found by the title that Ray sets."""
-    return [
-        process
-        for process in psutil.Process().children(recursive=True)
-        if any(part.startswith(f"ray::{name}") for part in process.cmdline())
-    ]
+    return [process for process in psutil.Process().children(recursive=True) if _is_actor(process, name)]
+
+
+def _is_actor(process: psutil.Process, name: str) -> bool:
+    try:
+        return any(part.startswith(f"ray::{name}") for part in process.cmdline())
+    except psutil.NoSuchProcess:  # it has just ended, or is a zombie
+        return False
 
 
 def generation(running: LocalDeployment) -> int:
