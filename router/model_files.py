@@ -20,7 +20,7 @@ _SIMULATED = "simulated"
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """What a router reads of a model in `folder`."""
+    """The parts of a model in `folder` that a router reads."""
 
     folder: Path
     tokenizer: Tokenizer

@@ -58,7 +58,7 @@ ROUTER = {
     "limits": {"max_new_tokens": 12, "default_new_tokens": 6, "choices": 3, "prompt_characters": 4096},
 }
 GONE = "Internal error from Core"
-"""What gRPC's client says of itself where the server ended a stream while it wrote: the reason is lost."""
+"""Message of gRPC's client where the server ended a stream while it wrote: the reason is lost."""
 T = TypeVar("T")
 
 

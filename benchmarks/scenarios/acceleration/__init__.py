@@ -1,4 +1,4 @@
-"""What speeds drafting up: sub-drafters, look-up, predictions, memory, vocabularies, grammars (an hour)."""
+"""Accelerators of drafting: sub-drafters, look-up, predictions, memory, vocabularies, grammars (an hour)."""
 
 from functools import partial
 
