@@ -12,9 +12,9 @@ _FIRST_TRIALS = 4.0
 """The first trial may lose as many times that share, the second half of it, and so on."""
 _LEAST_LOSS = 0.1
 """Share of a trial that counts as lost in any case."""
-_TRIAL_ROUNDS = 12.0
-_MOST_TRIALS = 4.0
-"""Rounds after which a trial without a result is ended, in trials."""
+_TRIAL_ROUNDS = 12
+_MOST_ROUNDS = 4 * _TRIAL_ROUNDS
+"""Rounds after which a trial without a result is ended."""
 _MEMORY_TRIALS = 8.0
 _CHANGED = 0.4
 """Logarithm of a factor beyond which a measurement differs from an earlier one by more than noise."""
@@ -52,46 +52,39 @@ class Turn:
     def __init__(self) -> None:
         self.phase = 0
         self.trial: Comparison | None = None
-        self._rounds = 0.0
+        self._rounds = 0
 
     def change(self, trial: "Comparison | None") -> None:
         """Begin the next phase, with the trial of a comparison or without one."""
         self.phase += 1
-        self.trial, self._rounds = trial, 0.0
+        self.trial, self._rounds = trial, 0
 
-    def is_overdue(self, rounds: float, most: float) -> bool:
-        """Record rounds of any comparison; return True if they are more than the `most` of a phase."""
-        self._rounds += rounds
-        return self._rounds > most
+    def is_overdue(self) -> bool:
+        """Record a round of any comparison; return True if they are more than the most of a phase."""
+        self._rounds += 1
+        return self._rounds > _MOST_ROUNDS
 
 
 class _Rounds:
-    """Recent rounds, at most as many as a trial has.
+    """Recent rounds, at most as many as a trial has."""
 
-    Attributes:
-        count: Their number, by weight.
-    """
+    def __init__(self) -> None:
+        self._rounds = deque[tuple[float, float]](maxlen=_TRIAL_ROUNDS)
 
-    def __init__(self, most: float) -> None:
-        self.count = 0.0
-        self._most = most
-        self._rounds = deque[tuple[float, float, float]]()
-
-    def add(self, seconds: float, units: float, weight: float) -> None:
-        self._rounds.append((seconds, units, weight))
-        self.count += weight
-        while self.count - self._rounds[0][2] >= self._most:
-            self.count -= self._rounds.popleft()[2]
+    def add(self, seconds: float, units: float) -> bool:
+        """Add a round; return True if there are enough of them."""
+        self._rounds.append((seconds, units))
+        return len(self._rounds) == _TRIAL_ROUNDS
 
     def unit_s(self) -> float:
         """Return the seconds of a unit of work; rounds much longer than most do not count in full."""
-        longest_s = _LONGEST * median(seconds / units for seconds, units, _ in self._rounds)
-        spent_s = sum(min(seconds, longest_s * units) * weight for seconds, units, weight in self._rounds)
-        return spent_s / sum(units * weight for _, units, weight in self._rounds)
+        longest_s = _LONGEST * median(seconds / units for seconds, units in self._rounds)
+        spent_s = sum(min(seconds, longest_s * units) for seconds, units in self._rounds)
+        return spent_s / sum(units for _, units in self._rounds)
 
     def seconds(self) -> float:
         """Return the time that these rounds took."""
-        return sum(seconds * weight for seconds, _, weight in self._rounds)
+        return sum(seconds for seconds, _ in self._rounds)
 
 
 class Comparison:
@@ -104,25 +97,20 @@ class Comparison:
     Attributes:
         log_gain: Logarithm of the factor by which a unit takes less time with the arm on, the mean of recent
             trials; its weight is their number, 0 without a result.
-        log_worth: Logarithm of the factor by which a unit of the arm on is worth more than one of the other.
     """
 
-    def __init__(
-        self, turn: Turn | None = None, least_gain: float = 0.0, trial_rounds: float = _TRIAL_ROUNDS
-    ) -> None:
+    def __init__(self, turn: Turn | None = None, least_gain: float = 0.0) -> None:
         """Prefer the arm `on` until its gain is measured, then from the logarithm `least_gain` on.
 
         `turn` is shared with comparisons that must not change their arms at the same time.
         """
         self.log_gain = RecentMean(0.0, _MEMORY_TRIALS)
-        self.log_worth = 0.0
         self._turn = turn or Turn()
         self._least_gain = least_gain
-        self._trial_rounds = trial_rounds
         self._prefers_on = True
         self._allowance = Allowance()
         self._phase = self._turn.phase
-        self._stages = [_Rounds(trial_rounds)]
+        self._stages = [_Rounds()]
         self._spent_s = 0.0
 
     @property
@@ -150,62 +138,52 @@ class Comparison:
             self._prefers_on = is_on
             self._turn.change(self._turn.trial)
 
-    def record(
-        self, phase: int, seconds: float, units: float, weight: float = 1.0, is_typical: bool = True
-    ) -> None:
+    def record(self, phase: int, seconds: float, units: float) -> None:
         """Record a round that began in `phase`, in the arm that was to be used.
 
         Args:
             phase: The phase in which it began.
             seconds: Its duration.
             units: Units of work that it did.
-            weight: One over the number of sequences that have such rounds at the same time.
-            is_typical: False for a round that is only part of a trial's cost.
         """
         if phase != self._turn.phase or not units > 0 or not 0 < seconds < math.inf:
             return
         trial = self._turn.trial
-        if trial is not None and self._turn.is_overdue(weight, _MOST_TRIALS * trial._trial_rounds):
+        if trial is not None and self._turn.is_overdue():
             trial._abandon()
         elif trial is self:
-            self._record_trial(seconds, units, weight, is_typical)
-        elif trial is None and is_typical:
-            self._record_usual(seconds, units, weight)
+            self._record_trial(seconds, units)
+        elif trial is None:
+            self._record_usual(seconds, units)
 
-    def _record_usual(self, seconds: float, units: float, weight: float) -> None:
+    def _record_usual(self, seconds: float, units: float) -> None:
         if self._phase != self._turn.phase:
-            self._phase, self._stages = self._turn.phase, [_Rounds(self._trial_rounds)]
+            self._phase, self._stages = self._turn.phase, [_Rounds()]
         doubt = max(1.0, _FIRST_TRIALS / max(1.0, self.log_gain.weight))
-        self._allowance.earn(doubt * weight * seconds)
-        if self._add(seconds, units, weight) and self._allowance.seconds >= 0:
+        self._allowance.earn(doubt * seconds)
+        if self._stages[-1].add(seconds, units) and self._allowance.seconds >= 0:
             self._spent_s = 0.0
             self._next_stage()
 
-    def _record_trial(self, seconds: float, units: float, weight: float, is_typical: bool) -> None:
+    def _record_trial(self, seconds: float, units: float) -> None:
         if self.is_trying:
-            self._spent_s += weight * seconds
-        if not (is_typical and self._add(seconds, units, weight)):
+            self._spent_s += seconds
+        if not self._stages[-1].add(seconds, units):
             return
         if self.is_trying:
             self._next_stage()
         else:
             self._judge(*(stage.unit_s() for stage in self._stages))
 
-    def _add(self, seconds: float, units: float, weight: float) -> bool:
-        """Add a round to the present stage; return True if that has enough of them."""
-        stage = self._stages[-1]
-        stage.add(seconds, units, weight)
-        return stage.count >= self._trial_rounds
-
     def _next_stage(self) -> None:
         self._turn.change(self)
-        self._stages.append(_Rounds(self._trial_rounds))
+        self._stages.append(_Rounds())
 
     def _judge(self, before_s: float, trial_s: float, after_s: float) -> None:
         """End a trial in which a unit of work took `trial_s`, and otherwise `before_s` and `after_s`."""
         gain = (math.log(before_s) + math.log(after_s)) / 2 - math.log(trial_s)
         gain = -gain if self._prefers_on else gain
-        lost = gain + self.log_worth if self._prefers_on else -gain - self.log_worth
+        lost = gain if self._prefers_on else -gain
         self._allowance.charge(max(_LEAST_LOSS, 1 - math.exp(-lost)) * self._spent_s)
         self._turn.change(None)
         if abs(math.log(after_s / before_s)) > _CHANGED:
@@ -213,11 +191,11 @@ class Comparison:
         if abs(gain - self.log_gain.value) > _CHANGED:
             self.log_gain = RecentMean(0.0, _MEMORY_TRIALS)
         self.log_gain.add(gain)
-        self.prefer(self.log_gain.value + self.log_worth >= self._least_gain)
+        self.prefer(self.log_gain.value >= self._least_gain)
 
     def _abandon(self) -> None:
         """End a trial whose rounds are too rare for a result; all of it counts as lost."""
-        self._allowance.charge(_MOST_TRIALS * self._stages[0].seconds())
+        self._allowance.charge(_MOST_ROUNDS / _TRIAL_ROUNDS * self._stages[0].seconds())
         self._turn.change(None)
 
 
