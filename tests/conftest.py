@@ -1,7 +1,9 @@
 """Settings of all tests: examples without deadlines, default signals, Ray's token set before its import."""
 
+import logging
 import os
 import signal
+from collections.abc import Generator
 
 import pytest
 from hypothesis import settings
@@ -26,6 +28,17 @@ prepare_environment()
 def pytest_xdist_auto_num_workers() -> int:
     """Return one more than there are CPUs: tests of whole systems wait much of the time."""
     return min(8, os.cpu_count() or 1) + 1
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    # A test that does the work of a whole process sets the level of all logs, which later tests read.
+    root = logging.getLogger()
+    level = root.level
+    try:
+        return (yield)
+    finally:
+        root.setLevel(level)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
