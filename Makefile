@@ -59,7 +59,7 @@ lint: $(READY) ## Check format, lint, types, the direction of imports and the Do
 	$(BIN)/hadolint Dockerfile
 
 verify: lint generate ## Lint, and prove that generated files are up to date.
-	git diff --exit-code -- protos docs/protocol.md docs/telemetry.md docs/configuration.md helm
+	git diff --exit-code -- protos docs/reference helm
 
 generate: protos goldens metrics configuration ## Generate stubs, the generated pages of docs/, the chart's schema and rendered examples.
 

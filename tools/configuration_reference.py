@@ -1,4 +1,4 @@
-"""Write `docs/configuration.md` from the configuration classes: `make configuration` runs it."""
+"""Write `docs/reference/configuration.md` from the configuration classes: `make configuration` runs it."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,14 +14,14 @@ from orchestration.deployment.file import Deployment
 from services.common.sections import engine_of, keys_of, sections_of
 from tools.chart_schema import SETTLED, plain_schemas
 
-OUTPUT = Path(__file__).parent.parent / "docs" / "configuration.md"
+OUTPUT = Path(__file__).parent.parent / "docs" / "reference" / "configuration.md"
 
 _INTRODUCTION = """# Configuration
 
 Generated from the configuration classes by `make generate`; do not edit.
 
 A deployment is one YAML file, which `flyserve up`, `flyserve apply` and `flyserve router` read. The
-[chart](kubernetes.md) has the same keys as values, except those marked *not in the chart*. An unknown key is
+[chart](../kubernetes/install.md) has the same keys as values, except those marked *not in the chart*. An unknown key is
 an error that names the nearest one. A key that only other engines of a tier have is an error, too.
 
 Without Ray, `python -m services.target`, `services.drafter`, `services.lookup` and `python -m router`

@@ -1,4 +1,4 @@
-"""`python -m tools.metrics_reference`: write the table of all metrics into docs/telemetry.md."""
+"""`python -m tools.metrics_reference`: write docs/reference/metrics.md, the table of all metrics."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,8 +15,14 @@ from services.lookup.index.budget import IndexBudget
 from services.lookup.servicer import LookupMetrics
 from services.target.servicer import TargetMetrics
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "telemetry.md"
-_BEGIN, _END = "<!-- metrics: generated, see the last section -->", "<!-- end of metrics -->"
+OUTPUT = Path(__file__).resolve().parent.parent / "docs" / "reference" / "metrics.md"
+
+_INTRODUCTION = """# Metrics
+
+Generated from the registries of all processes by `make metrics`; do not edit.
+
+[telemetry.md](../telemetry.md) explains where they are served and how to read them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +97,11 @@ def _documented(metric: Metric) -> Documented:
     )
 
 
-def table() -> str:
-    """Return one line of Markdown per metric."""
+def rendered() -> str:
+    """Return the page: one line of a table per metric."""
     head = "| metric | kind | labels | exposed by | meaning |\n|---|---|---|---|---|\n"
-    return head + "".join(f"{_row(metric, roles)}\n" for metric, roles in documented().items())
-
-
-def with_table(page: str) -> str:
-    """Return the page with the current table."""
-    before, _, rest = page.partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    return f"{before}{_BEGIN}\n{table()}{_END}{after}"
+    rows = "".join(f"{_row(metric, roles)}\n" for metric, roles in documented().items())
+    return f"{_INTRODUCTION}\n{head}{rows}"
 
 
 def _row(metric: Documented, roles: list[str]) -> str:
@@ -110,4 +110,4 @@ def _row(metric: Documented, roles: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    OUTPUT.write_text(rendered(), encoding="utf-8")

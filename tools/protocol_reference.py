@@ -1,4 +1,4 @@
-"""Writes `docs/protocol.md` from the protos and their comments: `make protos` runs it."""
+"""Writes `docs/reference/protocol.md` from the protos and their comments: `make protos` runs it."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from google.protobuf.descriptor_pb2 import (
 from grpc_tools import protoc
 
 ROOT = Path(__file__).parent.parent
-OUTPUT = ROOT / "docs" / "protocol.md"
+OUTPUT = ROOT / "docs" / "reference" / "protocol.md"
 FOLDER = "protos/flyserve/v1"
 ORDER = ("generation", "target", "drafter", "registry", "common")
 
@@ -25,7 +25,7 @@ _MEMBERS = 2
 
 _INTRODUCTION = """# The protocol
 
-Generated from [the protos](../protos/flyserve/v1) by `make protos`; do not edit.
+Generated from [the protos](../../protos/flyserve/v1) by `make protos`; do not edit.
 
 `Generation` is public, served by the router. `Target` and `Drafter` are internal: one long-lived stream per
 sequence, opened by the router (by the drafter at its sub-drafter). Every step sends the absolute position:

@@ -26,7 +26,7 @@ class Config(BaseModel):
     """Base of every section: the only declaration of its keys, defaults, limits and descriptions.
 
     The docstring below each field is the key's description in help texts, in the chart's schema and in
-    docs/configuration.md.
+    docs/reference/configuration.md.
     """
 
     model_config = ConfigDict(

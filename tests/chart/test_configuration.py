@@ -16,10 +16,12 @@ from router.config import RouterConfig
 from router.servicer import SERVICE_NAME
 from services.common.config import parse
 from tests.chart.charts import CPU_DEMO, SECURED, Manifest, deployments, objects, one, pod_templates, rendered
+from tests.support.documents import snippets
 from tools import chart_schema as schema
 from tools.chart import CHART, RAY_API
 from tools.chart_goldens import EXAMPLES, RENDERED
 
+PAGES = CHART.parents[1] / "docs" / "kubernetes"
 ray_constants = pytest.importorskip("ray._private.ray_constants")
 
 
@@ -254,11 +256,10 @@ def test_secrets_are_only_named(tmp_path: Path) -> None:
     assert one(manifests, "RayCluster")["spec"]["authOptions"]["secretName"] == "ray-token"
 
 
-@pytest.mark.parametrize("page", ["docs/kubernetes.md", "helm/flyserve/README.md"])
-def test_values_that_a_page_shows_can_be_installed(page: str, tmp_path: Path) -> None:
-    text = (CHART.parents[1] / page).read_text()
-    shown = [block.partition("```")[0] for block in text.split("```yaml\n")[1:]]
-    assert shown or "README" in page
+@pytest.mark.parametrize("page", sorted(PAGES.glob("*.md")), ids=lambda page: page.stem)
+def test_values_that_a_page_shows_can_be_installed(page: Path, tmp_path: Path) -> None:
+    shown = [snippet.code for snippet in snippets(page) if snippet.language == "yaml"]
+    assert shown
     for values in shown:
         assert rendered(tmp_path, yaml.safe_load(values))
 

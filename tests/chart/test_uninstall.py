@@ -1,4 +1,4 @@
-"""`helm uninstall` leaves what docs/kubernetes.md says, and nothing else."""
+"""`helm uninstall` leaves what docs/kubernetes/upgrade.md says, and nothing else."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from tests.chart.charts import Manifest, objects, one, rendered
 from tools.chart import template
 from tools.chart_goldens import EXAMPLES
 
-GUIDE = Path("docs/kubernetes.md").read_text(encoding="utf-8").partition("\n## Uninstall\n")[2]
+GUIDE = Path("docs/kubernetes/upgrade.md").read_text(encoding="utf-8").partition("\n## Uninstall\n")[2]
 KEPT = "helm.sh/resource-policy"
 HOOK = "helm.sh/hook"
 

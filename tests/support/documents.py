@@ -10,9 +10,8 @@ from tests.support.processes import ROOT
 
 DOCUMENTS = sorted(
     path
-    for pattern in ("*.md", "docs/*.md", "demo/**/*.md", "helm/**/*.md")
-    for path in ROOT.glob(pattern)
-    if path.name != "protocol.md"
+    for folder in ("", "docs/", "docs/engines/", "docs/kubernetes/", "demo/**/", "helm/**/")
+    for path in ROOT.glob(f"{folder}*.md")
 )
 _BLOCK = re.compile(
     r"(?:^ *<!-- (?P<mark>[^\n]*?) -->\n)?"
@@ -50,9 +49,10 @@ class Snippet:
         return output if kind == "prints" else ""
 
 
-def snippets() -> list[Snippet]:
-    """Return all blocks of all documents except figures."""
-    return [snippet for path in DOCUMENTS for snippet in _snippets(path) if snippet.language not in _FIGURES]
+def snippets(*pages: Path) -> list[Snippet]:
+    """Return all blocks of these pages, or of all documents, except figures."""
+    found = (snippet for path in pages or DOCUMENTS for snippet in _snippets(path))
+    return [snippet for snippet in found if snippet.language not in _FIGURES]
 
 
 def commands() -> list[str]:

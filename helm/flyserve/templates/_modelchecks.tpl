@@ -65,7 +65,7 @@
 {{- else -}}
 {{- $image := .root.Values.pods.fetch.image | default dict -}}
 {{- if not (or $image.repository $image.tag $image.digest) -}}
-{{- fail (printf "models.fetch.models: %s needs a client of %s, which the image does not have: build one with it (docs/kubernetes.md), and name it in pods.fetch.image" .source $scheme) -}}
+{{- fail (printf "models.fetch.models: %s needs a client of %s, which the image does not have: build one with it (docs/kubernetes/install.md), and name it in pods.fetch.image" .source $scheme) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
