@@ -113,7 +113,7 @@ class BuiltinTier(BuiltinSection, ModelTier):
         if self.num_processes > 1 and 0 < self.gpus <= _HALF:
             yield (
                 f"gpus: is {self.gpus:g}: must be above {_HALF} for each of {self.num_processes} shards:"
-                " two of them could get the same GPU, which NCCL refuses: use 1, or a fraction above"
+                " two of them could get the same GPU, which NCCL rejects: use 1, or a fraction above"
                 f" {_HALF} if the GPUs are shared with another tier"
             )
 

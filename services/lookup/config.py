@@ -57,7 +57,7 @@ class LookupConfig(LookupSection, ServeSection):
     """Longest draft of one step, in tokens; a longer one is cut."""
 
     max_sequences: int = Field(0, ge=0, le=65_536)
-    """Sequences that the replica holds at once; further ones are refused. 0 is unlimited."""
+    """Sequences that the replica holds at once; further ones are rejected. 0 is unlimited."""
 
 
 class NgramConfig(NgramSection, LookupConfig):

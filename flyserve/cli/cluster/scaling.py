@@ -40,7 +40,7 @@ def scale(
     """Set the number of replicas of a tier; replicas that are removed finish their streams first.
 
     The number holds until the deployment's file gets another one. A number that the nodes have no room for is
-    refused, unless with --force. A tier with autoscaling accepts numbers within its limits and continues
+    rejected, unless with --force. A tier with autoscaling accepts numbers within its limits and continues
     from there.
     """
     with reported_errors():

@@ -75,7 +75,7 @@ def create_kv_memory(
         kv_cache.create_memory()
     except torch.OutOfMemoryError as error:  # another process took it, or the last gaps are too small
         raise ModelError(
-            f"kv_tokens is {kv_cache.kv_capacity}, which the GPU refused: {found}: keep other processes off"
+            f"kv_tokens is {kv_cache.kv_capacity}, which the GPU rejected: {found}: keep other processes off"
             " this GPU, or use fewer"
         ) from error
 

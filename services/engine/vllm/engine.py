@@ -145,7 +145,7 @@ def _start(library: Library, arguments: dict[str, Any], stats: EngineStats) -> A
     except FlyServeError:
         raise
     except Exception as error:  # vLLM and its libraries raise many types here
-        raise ModelError(f"vLLM refuses {arguments['model']}: {_reason(error)}") from error
+        raise ModelError(f"vLLM rejects {arguments['model']}: {_reason(error)}") from error
 
 
 def _reason(error: BaseException) -> str:

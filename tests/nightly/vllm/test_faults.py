@@ -97,8 +97,8 @@ def test_an_engine_that_hangs_ends_its_service() -> None:
             ["--engine-args", "{max_model_length: 5}"],
             "engine_args.max_model_length: vLLM has no such argument",
         ),
-        (["--engine-args", "{max_model_len: 100000}"], "vLLM refuses"),
-        (["--engine-args", "{quantization: no_such}"], "vLLM refuses"),
+        (["--engine-args", "{max_model_len: 100000}"], "vLLM rejects"),
+        (["--engine-args", "{quantization: no_such}"], "vLLM rejects"),
         (["--device", "cuda"], "device is cuda, but this vLLM is built for cpu"),
     ],
 )
@@ -113,7 +113,7 @@ def test_a_model_that_vllm_refuses_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(
         json.dumps(config | {"architectures": ["Unheard"]}), encoding="utf-8"
     )
-    assert f"vLLM refuses {tmp_path}" in refusal(vllm_python(), tmp_path, [])
+    assert f"vLLM rejects {tmp_path}" in refusal(vllm_python(), tmp_path, [])
 
 
 def test_without_vllm_the_remedy_is_named() -> None:

@@ -257,7 +257,7 @@ def test_kv_memory_that_another_process_took_meanwhile_is_reported(
 
     monkeypatch.setattr(PagedKvCache, "create_memory", refuse)
     forward, kv_cache = checked_forward(model_folder("llama"), 512)
-    with pytest.raises(ModelError, match=r"kv_tokens is 512, which the GPU refused: .* or use fewer$"):
+    with pytest.raises(ModelError, match=r"kv_tokens is 512, which the GPU rejected: .* or use fewer$"):
         create_kv_memory(forward, FakeGpu(1000 * kv_cache.bytes_per_token))
 
 

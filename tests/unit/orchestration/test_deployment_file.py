@@ -151,7 +151,7 @@ def test_models_are_found_under_the_applications_root(folder: Path) -> None:
         (
             "target: {model: big, shards: 2, gpus: 0.5}",
             "target.gpus: is 0.5: must be above 0.5 for each of 2 shards: two of them could get the same GPU,"
-            " which NCCL refuses: use 1, or a fraction above 0.5",
+            " which NCCL rejects: use 1, or a fraction above 0.5",
         ),
         (
             "target: {model: big, engine: vllm, gpus: 0.5}",
