@@ -341,7 +341,7 @@ class Open(_message.Message):
     """
     standalone: _builtins.bool
     """Drafter: no target verifies the drafts, they are the response. The drafter serves a limited number of such sequences, after all
-    others, and refuses sampling parameters that it cannot apply exactly.
+    others, and rejects sampling parameters that it cannot apply exactly.
     """
     grammar: _builtins.str
     """Constraint on the tokens after the prompt, in the form that the router made for llguidance (JSON); empty for none."""
@@ -417,7 +417,7 @@ Global___Grammar: _TypeAlias = Grammar  # noqa: Y015
 @_typing.final
 class Queued(_message.Message):
     """The sequence waits for a place or for memory: after its open, or before a step if it was preempted. Opened follows. Only a
-    target sends it; a drafter that is full refuses with RESOURCE_EXHAUSTED. A client measures the time of a step without this wait.
+    target sends it; a drafter that is full rejects it (RESOURCE_EXHAUSTED). A client measures the time of a step without this wait.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
