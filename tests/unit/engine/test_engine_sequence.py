@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from fly.errors import InvalidRequest
-from fly.messages import Role, StaleReason
-from fly.sequence import SequenceMirror, SequenceUpdate, StaleState, TokenSequence
+from fly.messages import Role
+from fly.sequence import SequenceUpdate, TokenSequence
 from services.engine.base import ForwardInput, Replan
 from services.engine.sequence import EngineSequence
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
@@ -35,62 +35,6 @@ def all_work(job: Any, runner: SimulatedRunner) -> list[ForwardInput]:
             done.append(job.send(runner.forward([done[-1]])[0]))
     except StopIteration:
         return done
-
-
-def test_steps_truncate_and_append(sequence: EngineSequence) -> None:
-    sequence.apply(update(0, [1, 2, 3], 3))
-    sequence.apply(update(3, [4, 5], 4, [1, 2, 3]))
-    sequence.apply(update(4, [6], 5, [1, 2, 3, 4]))
-    assert sequence.tokens.ids == [1, 2, 3, 4, 6] and sequence.decided == 5
-
-
-def test_the_client_view_and_the_server_agree(sequence: EngineSequence) -> None:
-    client, view = TokenSequence([1, 2, 3]), SequenceMirror()
-    sequence.apply(view.update(client, [4, 5], 3))
-    client.extend([4, 9])
-    sequence.apply(view.update(client, [7, 8], 5))
-    assert sequence.tokens.ids == [1, 2, 3, 4, 9, 7, 8]
-
-
-@pytest.mark.parametrize(
-    ("step", "field"),
-    [
-        (update(0, [1, 96], 0), "update.tokens[1]"),
-        (update(0, [-1], 0), "update.tokens[0]"),
-        (update(-1, [1], 0), "update.keep"),
-        (update(0, [1] * 65, 0), "update.tokens"),
-        (update(0, [1], 2), "update.decided"),
-        (update(0, [1], -1), "update.decided"),
-        (update(3, [], 2, [1, 2, 3]), "update.decided"),
-        (update(2, [5, 5], 3, [1, 2, 3]), "update.keep"),
-    ],
-)
-def test_limits_are_named_and_change_nothing(
-    sequence: EngineSequence, step: SequenceUpdate, field: str
-) -> None:
-    sequence.apply(update(0, [1, 2, 3], 3))
-    with pytest.raises(InvalidRequest) as caught:
-        sequence.apply(step)
-    assert caught.value.violations[0].field == field
-    assert sequence.tokens.ids == [1, 2, 3]
-
-
-@pytest.mark.parametrize(
-    ("step", "reason"),
-    [
-        (update(4, [5], 4, [1, 2, 3, 4]), StaleReason.BEYOND_STATE),
-        (update(2, [5], 2, [1, 9]), StaleReason.WRONG_HASH),
-    ],
-)
-def test_unknown_prefixes_are_stale_until_a_replay(
-    sequence: EngineSequence, step: SequenceUpdate, reason: StaleReason
-) -> None:
-    sequence.apply(update(0, [1, 2, 3], 2))
-    with pytest.raises(StaleState) as caught:
-        sequence.apply(step)
-    assert caught.value.reason is reason
-    sequence.apply(update(0, [1, 9, 5], 1))
-    assert sequence.tokens.ids == [1, 9, 5] and sequence.decided == 1
 
 
 def test_a_preempted_sequence_keeps_its_tokens_and_is_computed_again(

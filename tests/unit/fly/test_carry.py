@@ -32,22 +32,6 @@ def matches(count: int, first: int = 10) -> tuple[Position, ...]:
 MISMATCH = Position(70, 71, 1.0)
 
 
-def test_an_open_window_is_decided_by_the_next_draft() -> None:
-    state, first = decide(CARRY, RuleState(), Evidence((*matches(3), MISMATCH, *matches(2)), 99, 0.0), LIMITS)
-    assert [decided.id for decided in first.decided] == [10, 11, 12]
-    assert first.provisional == (70, 10, 11, 99)
-    assert first.rejection is None
-    state, second = decide(CARRY, state, Evidence(matches(4, first=20), 98, 0.0), LIMITS)
-    assert [decided.id for decided in second.decided] == [70, 10, 11, 99, 20, 21, 22, 23, 98]
-    assert [decided.verdict for decided in second.decided[:4]] == [
-        Verdict.RESCUED,
-        Verdict.EXACT,
-        Verdict.EXACT,
-        Verdict.BONUS,
-    ]
-    assert state == RuleState(num_decided=12)
-
-
 def test_a_failed_window_falls_back_to_the_choice_at_the_mismatch() -> None:
     state, _ = decide(CARRY, RuleState(), Evidence((MISMATCH, *matches(3)), 99, 0.0), LIMITS)
     state, decision = decide(CARRY, state, Evidence((*matches(1), MISMATCH), 98, 0.0), LIMITS)
@@ -88,12 +72,6 @@ def test_an_open_window_before_an_ending_token_is_rejected() -> None:
         assert [d.verdict for d in decision.decided] == [Verdict.CORRECTED]
 
 
-def test_without_a_further_draft_an_open_window_falls_back() -> None:
-    state, _ = decide(CARRY, RuleState(), Evidence((MISMATCH, *matches(3)), 99, 0.0), LIMITS)
-    _, decision = decide(CARRY, state, Evidence((), 98, 0.0), LIMITS)
-    assert [(d.id, d.verdict) for d in decision.decided] == [(71, Verdict.CORRECTED)]
-
-
 # NOTE: is_bonus is fixed, since hypothesis draws omitted fields of a named tuple, and a draft is no bonus.
 positions_st = st.builds(
     Position, st.integers(3, 5), st.integers(3, 5), st.sampled_from([0.0, 1.0]), is_bonus=st.just(False)
@@ -116,16 +94,6 @@ def play(rule: FlyRule, drafts: list[list[Position]]) -> list[tuple[RuleState, D
         state, decision = decide(rule, state, Evidence(tuple(draft), 9, 0.0), LIMITS)
         played.append((state, decision))
     return played
-
-
-@given(rules_st, drafts_st)
-def test_decided_tokens_are_never_rolled_back(rule: FlyRule, drafts: list[list[Position]]) -> None:
-    total = 0
-    for state, decision in play(rule, drafts):
-        total += len(decision.decided)
-        assert state.num_decided == total
-        assert decision.provisional == tuple(position.token for position in state.provisional)
-        assert not state.provisional or not state.provisional[0].is_match
 
 
 @given(rules_st, drafts_st)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fly.presets import DEFAULT_PRESET, EXACT, PRESETS
+from fly.presets import EXACT, PRESETS
 from fly.rule import tail_length
 from fly.types import EntropyEstimator, FlyRule, TailPolicy
 
@@ -33,10 +33,6 @@ def test_only_flyserve_carries_and_only_vllm_shrinks() -> None:
 
 def test_only_official_drafts_as_its_published_loop() -> None:
     assert [name for name, rule in PRESETS.items() if rule.reproducible_drafts] == ["official"]
-
-
-def test_the_default_is_one_of_them() -> None:
-    assert DEFAULT_PRESET in PRESETS
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -75,19 +75,16 @@ def test_vllm_shrinks_its_window_for_short_drafts(num_drafts: int, rescued: bool
         (0.3, Verdict.RESCUED),
         (math.nextafter(0.3, 1), Verdict.RESCUED),
         (math.nextafter(0.3, 0), Verdict.CORRECTED),
+        (0.0, Verdict.CORRECTED),
+        (math.nan, Verdict.CORRECTED),
     ],
 )
 def test_the_entropy_gate_opens_at_exactly_its_threshold(entropy: float, verdict: Verdict) -> None:
     assert PRESETS["official"].threshold == 0.3
     _, decision = decide(PRESETS["official"], RuleState(), evidence(15, {3}, entropy), LIMITS)
     assert decision.decided[3].verdict is verdict
-
-
-@pytest.mark.parametrize("entropy", [0.0, 0.29, math.nan])
-def test_a_sure_target_is_never_overruled(entropy: float) -> None:
-    _, decision = decide(PRESETS["official"], RuleState(), evidence(15, {3}, entropy), LIMITS)
-    assert decision.rejection is RejectionReason.GATE
-    assert decision.decided[-1].id == 50
+    if verdict is Verdict.CORRECTED:
+        assert decision.rejection is RejectionReason.GATE and decision.decided[-1].id == 50
 
 
 def test_every_rejection_has_its_reason() -> None:
@@ -135,11 +132,6 @@ def test_a_mismatch_that_the_target_finds_too_unlikely_is_rejected(
     for rule, reason in ((limited, expected), (PRESETS["official"], None)):
         _, decision = decide(rule, RuleState(), found, LIMITS)
         assert decision.rejection is reason
-
-
-def test_without_a_draft_the_choice_is_plain() -> None:
-    _, decision = decide(PRESETS["official"], RuleState(), Evidence((), EXTRA, 0.5), LIMITS)
-    assert [(d.id, d.verdict) for d in decision.decided] == [(EXTRA, Verdict.PLAIN)]
 
 
 positions_st = st.builds(

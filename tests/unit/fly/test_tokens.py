@@ -21,14 +21,6 @@ from fly.sequence import (
 tokens_st = st.lists(st.integers(0, 99), max_size=6)
 
 
-@given(tokens_st, tokens_st, st.integers(0, 6))
-def test_prefix_hashes_depend_on_the_tokens_only(first: list[int], second: list[int], length: int) -> None:
-    grown = TokenSequence(first)
-    grown.truncate(min(length, len(first)))
-    grown.extend(second)
-    assert grown.prefix_hash(len(grown)) == TokenSequence(grown.ids).prefix_hash(len(grown))
-
-
 def reference_hash(ids: list[int]) -> int:
     """Hash as `protos/flyserve/v1/common.proto` defines it."""
     key, blocks = hashlib.blake2b(digest_size=16).digest(), len(ids) // 64
@@ -61,19 +53,6 @@ def test_prefix_hashes_are_the_documented_ones_after_any_roll_back(
     assert sequence.ids == ids
 
 
-@given(st.integers(1, 600), st.data())
-def test_another_token_or_length_has_another_hash(length: int, data: st.DataObject) -> None:
-    ids = [7] * length
-    changed = list(ids)
-    changed[data.draw(st.integers(0, length - 1))] = 8
-    other = data.draw(st.integers(0, length - 1))
-    sequence = TokenSequence(ids)
-    assert sequence.prefix_hash(length) not in (
-        TokenSequence(changed).prefix_hash(length),
-        sequence.prefix_hash(other),
-    )
-
-
 def test_a_copy_is_independent() -> None:
     first = TokenSequence(range(1000))
     known = first.prefix_hash(1000)
@@ -89,11 +68,6 @@ def test_the_common_length_is_that_of_a_search_token_by_token(left: list[int], r
     length = common_length(left, tuple(right))
     assert left[:length] == right[:length]
     assert length == min(len(left), len(right)) or left[length] != right[length]
-
-
-def test_hashes_distinguish_order_length_and_zeros() -> None:
-    hashes = {TokenSequence(ids).prefix_hash(len(ids)) for ids in ([], [0], [0, 0], [0, 1], [1, 0])}
-    assert len(hashes) == 5
 
 
 @given(st.lists(st.tuples(tokens_st, tokens_st, st.integers(0, 8), st.booleans()), max_size=12))
@@ -117,15 +91,6 @@ def test_server_and_client_hold_the_same_sequence(
         decided = max(decided, len(sequence) - truncation)
 
 
-def test_an_update_sends_only_what_is_new() -> None:
-    sequence, view = TokenSequence(range(100)), SequenceMirror()
-    view.update(sequence, [7, 8, 9], decided=100)
-    sequence.extend([7, 8, 50])
-    update = view.update(sequence, [1], decided=103)
-    assert (update.keep, update.tokens) == (102, (50, 1))
-    assert update.prefix_hash == sequence.prefix_hash(102)
-
-
 def make_sequence() -> ReplicatedSequence:
     known = ReplicatedSequence(vocab_size=10, context_length=8)
     known.apply(SequenceUpdate(1, 0, (1, 2, 3), 2, 0))
@@ -145,9 +110,12 @@ def test_unknown_prefixes_are_stale_and_change_nothing() -> None:
 @pytest.mark.parametrize(
     ("update", "field"),
     [
-        (SequenceUpdate(2, 0, (10,), 0, 0), "update.tokens[0]"),
+        (SequenceUpdate(2, 0, (1, 10), 0, 0), "update.tokens[1]"),
+        (SequenceUpdate(2, 0, (-1,), 0, 0), "update.tokens[0]"),
+        (SequenceUpdate(2, -1, (1,), 0, 0), "update.keep"),
         (SequenceUpdate(2, 0, (1,) * 9, 0, 0), "update.tokens"),
         (SequenceUpdate(2, 0, (1,), 2, 0), "update.decided"),
+        (SequenceUpdate(2, 0, (1,), -1, 0), "update.decided"),
         (SequenceUpdate(2, 1, (1,), 2, TokenSequence([1]).prefix_hash(1)), "update.keep"),
         (SequenceUpdate(2, 3, (1,), 1, TokenSequence([1, 2, 3]).prefix_hash(3)), "update.decided"),
     ],
