@@ -78,22 +78,17 @@ def paged(kv_tokens: int, max_sequences: int, dtype: Any, device: str) -> PagedK
     return PagedKvCache(kv_tokens, max_sequences)
 
 
+@pytest.mark.parametrize("is_paged", [False, True])
 @pytest.mark.parametrize("kind", ARCHITECTURES)
-def test_every_architecture_equals_transformers(model_folder: FolderMaker, kind: str) -> None:
-    folder = model_folder(kind)
-    reference: Any = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
-    assert largest_error(served(folder), reference.eval(), seed=1) < 1e-4
-
-
-@pytest.mark.parametrize("kind", ARCHITECTURES)
-def test_every_architecture_equals_transformers_over_paged_memory(
-    model_folder: FolderMaker, monkeypatch: pytest.MonkeyPatch, kind: str
+def test_every_architecture_equals_transformers(
+    model_folder: FolderMaker, monkeypatch: pytest.MonkeyPatch, kind: str, is_paged: bool
 ) -> None:
-    monkeypatch.setattr(torch_runner, "make_kv_cache", paged)
-    monkeypatch.setattr(torch_runner, "create_kv_memory", lambda *_: None)  # no GPU to measure
+    if is_paged:
+        monkeypatch.setattr(torch_runner, "make_kv_cache", paged)
+        monkeypatch.setattr(torch_runner, "create_kv_memory", lambda *_: None)  # no GPU to measure
     folder = model_folder(kind)
     reference: Any = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
-    assert largest_error(served(folder), reference.eval(), seed=2) < 1e-4
+    assert largest_error(served(folder), reference.eval(), seed=1 + is_paged) < 1e-4
 
 
 @pytest.mark.parametrize("kind", ARCHITECTURES)

@@ -1,21 +1,14 @@
 """The delay of a forward so that sequences about to return can join it."""
 
-import asyncio
-import heapq
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fly.messages import Open, Role
 from fly.request import SamplingParams
-from fly.sequence import SequenceUpdate
 from services.engine.base import ForwardInput
-from services.engine.core import EngineCore
-from services.engine.future import EngineFuture
 from services.engine.scheduling.batch_window import BatchWindow
-from services.engine.scheduling.scheduler import forward_inputs
-from services.engine.sequence import EngineSequence
+from services.engine.simulation.clock_engine import ClockEngine
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 from tests.support.clock import VirtualClock
 
@@ -107,67 +100,23 @@ def test_all_delays_of_a_forward_are_no_longer_than_the_forward(
     assert clock.now() - began <= longest_s * (1 + 1e-9)
 
 
-class Laps:
-    """Sequences of an engine that return a round trip after each answer, on a virtual clock."""
+async def test_sequences_that_return_soon_share_one_forward() -> None:
+    clock, trip_s, lap_ends = VirtualClock(), 0.002, list[float]()
+    config = SimulatedConfig(base_s=0.02, per_token_s=0.0001, context_length=4096)
+    engine = ClockEngine(SimulatedRunner(config, Role.TARGET, 16, 65_536), clock)
+    await engine.start()
 
-    def __init__(self, sequences: int, trip_s: float, config: SimulatedConfig) -> None:
-        self.clock = VirtualClock()
-        self.runner = SimulatedRunner(config, Role.TARGET, sequences, 65_536)
-        self.core = EngineCore(self.runner, BUDGET, 0, self.clock)
-        self.num_forwards = 0
-        self._trip_s = trip_s
-        self._arrivals = [(trip_s * index / sequences, index) for index in range(sequences)]
-        self._sequences = [self._open() for _ in range(sequences)]
-        self._scored: list[EngineFuture | None] = [None] * sequences
-
-    def run(self, forwards: int) -> None:
-        while self.num_forwards < forwards:
-            self._arrive()
-            if not self.core.has_work:
-                self.clock.advance(self._arrivals[0][0] - self.clock.now())
-            elif (wait_s := self.core.wait_s()) > 0:
-                self.clock.advance(min(wait_s, max(0.0, self._next_s() - self.clock.now())))
-            else:
-                self._forward()
-
-    def _next_s(self) -> float:
-        return self._arrivals[0][0] if self._arrivals else float("inf")
-
-    def _open(self) -> EngineSequence:
-        opened = EngineFuture()
-        self.core.open(Open("r", 1), opened)
-        assert isinstance(opened.result, EngineSequence)
-        opened.result.apply(SequenceUpdate(1, 0, (20,), 0, 0))
-        return opened.result
-
-    def _arrive(self) -> None:
-        while self._arrivals and self._arrivals[0][0] <= self.clock.now():
-            at_s, index = heapq.heappop(self._arrivals)
-            sequence, self._scored[index] = self._sequences[index], EngineFuture()
+    async def decode(index: int) -> None:
+        sequence = await engine.open(Open("r", 1))
+        sequence.extend([20])
+        await clock.sleep(trip_s * index / 16)
+        for _ in range(100):
+            await engine.run(sequence.score())
+            lap_ends.append(clock.now())
             sequence.extend([20])
-            self.core.submit(sequence.score(1), 0, int(at_s * 1e9), self._scored[index])
+            await clock.sleep(trip_s * (1 + index / 100))
 
-    def _forward(self) -> None:
-        batch = self.core.next_batch()
-        done = forward_inputs(batch)
-        seconds = self.runner.forward_s(done)
-        self.clock.advance(seconds)
-        self.core.complete(batch, self.runner.forward(done), 0, int(seconds * 1e9))
-        self.num_forwards += 1
-        for index, future in enumerate(self._scored):
-            if future is not None and future.result is not None:
-                self._scored[index] = None
-                heapq.heappush(self._arrivals, (self.clock.now() + self._trip_s * (1 + index / 100), index))
-
-
-def test_sequences_that_return_soon_share_one_forward() -> None:
-    async def run() -> None:
-        config = SimulatedConfig(base_s=0.02, per_token_s=0.0001, context_length=4096)
-        laps = Laps(16, 0.002, config)
-        laps.run(40)
-        start_s, forwards = laps.clock.now(), 60
-        laps.run(40 + forwards)
-        lap_s = (laps.clock.now() - start_s) / forwards
-        assert lap_s == pytest.approx(0.02 + 16 * 0.0001 + 0.0024, rel=0.1), "one forward and one round trip"
-
-    asyncio.run(run())
+    await clock.run(decode(index) for index in range(16))
+    await engine.stop()
+    lap_s = (lap_ends[16 * 80] - lap_ends[16 * 40]) / 40
+    assert lap_s == pytest.approx(0.02 + 16 * 0.0001 + 0.0024, rel=0.1), "one forward and one round trip"

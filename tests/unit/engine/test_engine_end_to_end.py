@@ -1,4 +1,4 @@
-"""A real tiny model through engine, sequence and runner: drafts, rollback, batches, eviction by size."""
+"""A real tiny model through engine, sequence and runner: drafts, rollback, batches, reused prefixes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -8,15 +8,12 @@ import pytest
 import torch
 
 from fly.messages import Open, Role
-from fly.request import SamplingParams
-from fly.sequence import SequenceMirror, TokenSequence
+from fly.sequence import SequenceMirror, TokenSequence, common_length
 from services.engine.base import Job
 from services.engine.config import ModelConfig
 from services.engine.engine import Engine
 from services.engine.factory import build_engine
 from services.engine.loading.model import load_model
-
-GREEDY = SamplingParams()
 
 
 @pytest.fixture
@@ -49,27 +46,16 @@ def nothing() -> Job[None]:
     yield
 
 
-async def speculate(
-    engine: Engine,
-    prompt: list[int],
-    drafts: list[int],
-    num_tokens: int,
-    sampling: SamplingParams = GREEDY,
-    num_drafts: int = 4,
-) -> list[int]:
+async def speculate(engine: Engine, prompt: list[int], drafts: list[int], num_tokens: int) -> list[int]:
     """Decode by exact speculation over the engine, with these (bad and good) drafts."""
     known, view = TokenSequence(prompt), SequenceMirror()
-    sequence = await engine.open(Open("r", len(prompt), sampling))
+    sequence = await engine.open(Open("r", len(prompt)))
     while len(known) < len(prompt) + num_tokens:
         place = len(known) - len(prompt)
-        proposal = drafts[place : place + num_drafts]
+        proposal = drafts[place : place + 4]
         sequence.apply(view.update(known, proposal, len(known)))
         scores = await engine.run(sequence.score(len(proposal) + 1))
-        matched = next(
-            (i for i, pair in enumerate(zip(proposal, scores.choices, strict=False)) if pair[0] != pair[1]),
-            len(proposal),
-        )
-        known.extend(scores.choices[: matched + 1])
+        known.extend(scores.choices[: common_length(proposal, scores.choices) + 1])
     engine.close(sequence)
     return known.ids[len(prompt) : len(prompt) + num_tokens]
 
@@ -86,6 +72,9 @@ async def test_speculation_over_the_engine_is_greedy_decoding(
     assert answers == expected
     await engine.run(nothing())  # waits until the sequences are closed
     assert engine.load().kv_used == 0
+    # What the closed sequences left is read back, and a draft is scored over it.
+    again = await speculate(engine, prompts[1], drafts[1], 12)
+    assert again == expected[1] and engine.load().reused_tokens >= 32
 
 
 async def test_every_engine_of_a_process_computes_with_its_own_threads(

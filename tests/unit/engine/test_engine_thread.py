@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 
 import pytest
 
-from fly.errors import InternalError, NotReady, Overloaded
+from fly.errors import InternalError, NotReady
 from fly.messages import Open
 from fly.request import SamplingParams
 from services.engine.base import ForwardInput, Job
@@ -29,21 +29,6 @@ async def test_many_jobs_return_the_same_as_each_alone(engine: Engine) -> None:
     assert together == [await respond(index) for index in range(8)]
     _, times = await engine.run_timed((await opened(engine, [1])).score())
     assert times.batch_size == 1 and times.queue_ns > 0
-
-
-async def test_sequences_are_queued_up_to_a_limit_then_rejected(engine: Engine) -> None:
-    sequences = [await opened(engine, [1]) for _ in range(8)]
-    waiting = [asyncio.create_task(engine.open(Open("w", 1))) for _ in range(2)]
-    while engine.load().queued < 2:
-        await asyncio.sleep(0)
-    with pytest.raises(Overloaded) as caught:
-        await engine.open(Open("x", 1))
-    assert caught.value.retry_after_s > 0
-    waiting[0].cancel()
-    engine.close(sequences[0])
-    sequence = await waiting[1]
-    assert engine.load().sequences == 8 and engine.load().queued == 0
-    engine.close(sequence)
 
 
 async def test_cancelling_a_job_ends_it_and_frees_its_slot(engine: Engine) -> None:
@@ -71,17 +56,6 @@ async def test_an_exception_in_one_job_ends_only_that_job(engine: Engine) -> Non
     assert len(await good) == 5
 
 
-async def test_a_failed_forward_ends_its_job_and_the_engine_continues(engine: Engine) -> None:
-    bad, good = await opened(engine, [13]), await opened(engine, [2])
-    with pytest.raises(InternalError, match="the model failed on this sequence: ArithmeticError"):
-        await engine.run(bad.score())
-    assert len(await engine.run(decode(good, 3))) == 3
-    bad.truncate(0)
-    bad.extend([14])
-    assert (await engine.run(bad.score())).choices
-    engine.close(bad)
-
-
 @pytest.mark.parametrize("kind", ["thread", "clock"])
 @pytest.mark.parametrize("culprits", [{0}, {7}, {3}, {2, 5}])
 async def test_one_request_that_fails_costs_the_others_few_forwards(kind: str, culprits: set[int]) -> None:
@@ -97,10 +71,15 @@ async def test_one_request_that_fails_costs_the_others_few_forwards(kind: str, c
 
     together = await asyncio.gather(*map(respond, sequences), return_exceptions=True)
     for index, (sequence, response) in enumerate(zip(sequences, together, strict=True)):
-        assert isinstance(response, InternalError) == (index in culprits)
-        engine.close(sequence)
         if index not in culprits:
+            engine.close(sequence)
             assert response == await engine.run(decode(await opened(engine, [20 + index] * 20), 10))
+            continue
+        assert isinstance(response, InternalError)
+        assert str(response).startswith("the model failed on this sequence: ArithmeticError")
+        sequence.truncate(20)
+        assert (await engine.run(sequence.score())).choices, "without the fault it goes on"
+        engine.close(sequence)
     # Jobs that arrive in different turns need a few more.
     assert runner.num_failed <= len(culprits) * 4 + 3
     await engine.stop()

@@ -68,37 +68,6 @@ def candidates_of(logits: Logits, sampling: SamplingParams, is_settled: bool) ->
     return candidates
 
 
-@pytest.mark.parametrize("is_settled", [False, True])
-@pytest.mark.parametrize("sampling", CASES, ids=str)
-def test_candidates_kept_in_tensors_equal_those_of_transformers(
-    sampling: SamplingParams, is_settled: bool
-) -> None:
-    logits = drawn_logits()
-    expected = warped(logits, sampling)
-    candidates = candidates_of(logits, sampling, is_settled)
-    tokens = np.random.default_rng(2).permutation(len(logits))[:60].tolist()
-    for token in [*tokens, int(logits.argmax())]:
-        assert candidates.excludes(ROW, np.array([token])) == [not expected[token].isfinite()]
-        if is_settled:
-            p = expected.softmax(-1)[token].item()
-            assert candidates.probabilities(ROW, np.array([token]))[0] == pytest.approx(
-                p, rel=1e-4, abs=1e-12
-            )
-
-
-@pytest.mark.parametrize("top_p", [0.1, 0.5, 0.999, 0.9999999])
-@pytest.mark.parametrize("rounding", [0, 0.5])
-def test_a_search_finds_the_nucleus_of_a_flat_distribution(top_p: float, rounding: float) -> None:
-    logits = drawn_logits(40_000) * np.float32(0.3)
-    logits = np.round(logits / rounding).astype(np.float32) * np.float32(rounding) if rounding else logits
-    sampling = SamplingParams(temperature=1.0, top_p=top_p)
-    candidates = candidates_of(logits, sampling, is_settled=True)
-    is_kept = [not candidates.excludes(ROW, np.array([token]))[0] for token in range(0, 40_000, 7)]
-    floor = lowest_kept(logits, sampling)
-    differ = np.flatnonzero(np.array(is_kept) != (logits[::7] >= floor))
-    assert len(differ) <= (1 if rounding == 0 else 0) or top_p > 0.999
-
-
 @pytest.mark.parametrize("level", [0.0, 1e-30, 3.0])
 def test_a_nucleus_that_ends_among_many_equal_logits_keeps_them_all(level: float) -> None:
     logits = np.full(1000, level - 1.0, dtype=np.float32)

@@ -13,7 +13,7 @@ from services.engine.base import ForwardInput
 from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.fused import FusedForward
 from services.engine.forward.linears import PlainLinear
-from services.engine.forward.residual import DoubledResidual, PlainResidual, RmsNorm, make_residual
+from services.engine.forward.residual import DoubledResidual, PlainResidual, RmsNorm
 from services.engine.loading.model import load_model
 from services.engine.memory.kv_cache import ContiguousKvCache, KvCache
 from services.engine.memory.paged_kv_cache import PagedKvCache
@@ -56,11 +56,6 @@ def test_doubled_rows_add_exactly_and_norm_as_plain_ones(dtype: torch.dtype, num
         torch.testing.assert_close(
             doubled.normalized(norm), plain.normalized(norm), rtol=tolerance, atol=tolerance
         )
-
-
-def test_few_rows_are_doubled() -> None:
-    assert isinstance(make_residual(torch.ones(4, 8)), DoubledResidual)
-    assert isinstance(make_residual(torch.ones(5, 8)), PlainResidual)
 
 
 @pytest.mark.parametrize("cache", [ContiguousKvCache, PagedKvCache])

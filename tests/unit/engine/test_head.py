@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 
-from fly.noise import BLOCK
 from fly.request import SamplingParams
 from fly.types import Coupling, EntropyEstimator
 from services.engine.base import ForwardInput
@@ -43,10 +41,6 @@ def test_entropies_follow_their_formulas() -> None:
     torch.testing.assert_close(top_three(logits).double(), -(top * top.log()).sum(-1), rtol=1e-5, atol=1e-6)
     full = -(p * p.log()).sum(-1) / math.log(VOCAB_SIZE)
     torch.testing.assert_close(normalized_entropy(logits).double(), full, rtol=1e-5, atol=1e-6)
-
-
-def test_normalized_entropy_of_a_flat_distribution_is_one() -> None:
-    assert normalized_entropy(torch.zeros(1, 7)).item() == pytest.approx(1.0)
 
 
 def test_normalized_entropy_survives_excluded_tokens() -> None:
@@ -113,37 +107,6 @@ def test_the_rows_of_a_large_vocabulary_have_the_penalties_of_their_own_prefix(
     ]
     assert scores.choices == tuple(each.choices[0] for each in alone)
     assert scores.choices[:3] == (23, 24, 25)
-
-
-@pytest.mark.parametrize("prompt_length", [0, 4, 8, 10, 12])
-def test_presence_and_frequency_count_the_response_with_its_drafts(prompt_length: int) -> None:
-    logits = logits_of(4)
-    item = make_work(
-        SamplingParams(presence_penalty=0.5, frequency_penalty=0.25), 4, prompt_length=prompt_length
-    )
-    blocks = F.pad(logits, (0, -VOCAB_SIZE % BLOCK), value=-torch.inf).view(len(logits), -1, BLOCK)
-    maxima, processed = blocks.amax(-1), blocks.flatten(1)[:, :VOCAB_SIZE]
-    processors = LogitsProcessors(VOCAB_SIZE)
-    processors.count([item], logits.device)
-    processors.process(blocks, maxima, item, 0, torch.empty_like(logits))
-    assert torch.equal(maxima, blocks.amax(-1))
-    for row in range(4):
-        response = HISTORY[prompt_length : len(HISTORY) - 3 + row]
-        expected = logits[row].clone()
-        for token in set(response):
-            expected[token] -= 0.5 + 0.25 * response.count(token)
-        torch.testing.assert_close(processed[row], expected)
-
-
-def test_stops_are_masked_row_by_row_before_min_tokens() -> None:
-    logits = torch.zeros(4, VOCAB_SIZE)
-    logits[:, 7] = 9.0
-    # Four outputs choose the response's tokens 3, 4, 5 and 6.
-    item = make_work(SamplingParams(stop_token_ids=(7, 40), min_tokens=5), 4)
-    (scores,) = Head(VOCAB_SIZE)(logits, [item])
-    assert [choice == 7 for choice in scores.choices] == [False, False, True, True]
-    # Drafts after the rows are 40, 3, 7 and none.
-    assert scores.excluded == (True, False, False, False)
 
 
 def test_only_true_exclusion_counts_as_excluded() -> None:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from fly.types import Coupling, Evidence, Position, ResponseLimits, RuleState, S
 from services.engine.head.candidates import FewCandidates
 from services.engine.head.sampler import DrawnToken, Sampler, SampleRequest
 from services.lookup.session import certain
-from tests.support.mapped_words import NUM_WORDS, mapped_draft
 
 WORDS = 10
 DRAWS = 8_000
@@ -86,28 +84,6 @@ def judged(texts: list[Text], num_drafts: int, coupling: Coupling) -> list[list[
     return [[column[row].token for column in columns] for row in range(len(texts))]
 
 
-def two_words_by_comparison(num_samples: int) -> Ints:
-    """Draw two words as `first_two_words`, by another scheme: accept a draft that equals any target sample.
-
-    Otherwise the first sample replaces it. The first two words are drafts, in any round.
-    """
-    rng = np.random.default_rng(3)
-
-    def draw(logits: Floats, last: Ints) -> Ints:
-        totals = np.array([next_word(logits, word) for word in range(WORDS)]).cumsum(axis=1)
-        return (rng.random(DRAWS)[:, None] >= totals[last]).sum(axis=1).clip(max=WORDS - 1)
-
-    def judge(last: Ints) -> Ints:
-        draft = draw(DRAFTER, last)
-        samples = np.array([draw(TARGET, last) for _ in range(num_samples)])
-        return np.where((samples == draft).any(axis=0), draft, samples[0])
-
-    first = judge(np.zeros(DRAWS, dtype=np.int64))
-    counts = np.zeros((WORDS, WORDS), dtype=np.int64)
-    np.add.at(counts, (first, judge(first)), 1)
-    return counts
-
-
 def proposed(texts: list[Text], index: int, coupling: Coupling) -> list[DrawnToken]:
     """Draw the next draft of each text from the drafter's distribution."""
     return drawn(DRAFTER, texts, index, coupling, True)
@@ -116,17 +92,6 @@ def proposed(texts: list[Text], index: int, coupling: Coupling) -> list[DrawnTok
 def looked_up(texts: list[Text], index: int, coupling: Coupling) -> list[DrawnToken]:
     """Return a word for each text that is not drawn: it depends on the last one alone."""
     return undrawn([int(DRAFTER[text.last(index)].argmax()) for text in texts], coupling)
-
-
-def mapped() -> Drafter:
-    """Return a drafter with another vocabulary; where its draft ends early, word 0 follows."""
-    draft = cache(partial(mapped_draft, most=2))
-
-    def next_words(texts: list[Text], index: int, coupling: Coupling) -> list[DrawnToken]:
-        drafts = [(*draft(tuple(text.words)), 0, 0) for text in texts]
-        return undrawn([words[index] for words in drafts], coupling)
-
-    return next_words
 
 
 def undrawn(words: list[int], coupling: Coupling) -> list[DrawnToken]:
@@ -187,21 +152,16 @@ def test_two_words_of_exact_speculation_have_the_targets_distribution(
     assert abs(deviation(first_two_words(coupling, num_drafts))) < CRITICAL
 
 
-def test_drafts_that_are_looked_up_leave_the_targets_distribution() -> None:
+def test_drafts_that_are_not_drawn_leave_the_targets_distribution() -> None:
+    """Drafts that are looked up, and those of another vocabulary."""
     assert abs(deviation(first_two_words(Coupling.REJECTION, 2, looked_up))) < CRITICAL
 
 
-def test_drafts_of_another_vocabulary_leave_the_targets_distribution() -> None:
-    assert NUM_WORDS == WORDS
-    assert sum(len(mapped_draft((word,), 2)) for word in range(WORDS)) > WORDS
-    assert abs(deviation(first_two_words(Coupling.REJECTION, 2, mapped()))) < CRITICAL
-
-
-def test_a_mapped_draft_with_the_probability_of_a_drawn_one_is_biased() -> None:
-    """A greedy draft is no sample of the drafter's distribution: to send that one accepts it too often."""
+def test_a_draft_that_is_not_drawn_with_the_probability_of_a_drawn_one_is_biased() -> None:
+    """A draft that is looked up or greedy is no sample: with such a probability it is accepted too often."""
 
     def claimed(texts: list[Text], index: int, coupling: Coupling) -> list[DrawnToken]:
-        found = mapped()(texts, index, coupling)
+        found = looked_up(texts, index, coupling)
         return [
             DrawnToken(
                 each.token, False, SparseDistribution((each.token, (each.token + 1) % WORDS), (0.5, 0.5))
@@ -210,25 +170,6 @@ def test_a_mapped_draft_with_the_probability_of_a_drawn_one_is_biased() -> None:
         ]
 
     assert deviation(first_two_words(Coupling.REJECTION, 2, claimed)) > CRITICAL
-
-
-def test_accepting_a_draft_that_equals_either_of_two_samples_is_biased() -> None:
-    """The published code draws two tokens of the target at a temperature above 0.
-
-    A draft is accepted if it equals either of them; otherwise the first replaces it. A token's probability
-    then is `p(x) (1 + q(x) - sum p q)`: tokens that the drafter prefers are too frequent.
-    """
-    counts = two_words_by_comparison(2)
-    assert deviation(counts) > CRITICAL
-    p, q = next_word(TARGET, 0), next_word(DRAFTER, 0)
-    biased = p * (1 + q - (p * q).sum())
-    slack = 4 * np.sqrt(biased * (1 - biased) / DRAWS)
-    assert (np.abs(counts.sum(axis=1) / DRAWS - biased) < slack).all()
-
-
-def test_accepting_a_draft_that_equals_the_one_sample_is_not() -> None:
-    """With one sample the token is always the target's own: exact, but few drafts are accepted."""
-    assert abs(deviation(two_words_by_comparison(1))) < CRITICAL
 
 
 def test_rejection_accepts_as_often_as_any_scheme_could() -> None:

@@ -240,23 +240,13 @@ class Session:
             assert any(map(self.has_memory, opened))
 
 
-def live(seed: int, kv_cache: KvCache, max_batch_tokens: int) -> None:
-    async def session() -> None:
-        Session(Random(seed), kv_cache, max_batch_tokens).run()
-
-    asyncio.run(session())
-
-
-SEEDS = st.integers(0, 2**32)
-PLACES = st.integers(1, 6)
-KV_TOKENS = st.integers(64, 1200)
-BATCH_TOKENS = st.integers(2, 128)
-
-
 @pytest.mark.parametrize("kv_cache", KV_CACHES)
-@given(SEEDS, PLACES, KV_TOKENS, BATCH_TOKENS)
+@given(st.integers(0, 2**32), st.integers(1, 6), st.integers(64, 1200), st.integers(2, 128))
 @settings(max_examples=5, deadline=None)
 def test_no_sequence_leaks_memory_or_reads_that_of_another(
     kv_cache: type[Any], seed: int, places: int, kv_tokens: int, batch_tokens: int
 ) -> None:
-    live(seed, kv_cache(kv_tokens, places), batch_tokens)
+    async def session() -> None:
+        Session(Random(seed), kv_cache(kv_tokens, places), batch_tokens).run()
+
+    asyncio.run(session())

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from fly.errors import NotReady
 from fly.messages import Open
 from fly.sequence import SequenceUpdate
 from services.engine.base import Job, Scores
@@ -84,17 +83,6 @@ async def test_a_job_that_waits_for_memory_can_be_cancelled_and_repeated(engine:
     engine.close(first)
     await task
     assert third.num_computed == 400
-
-
-async def test_closing_a_sequence_that_waits_for_memory_ends_its_job(engine: Engine) -> None:
-    first, _, third = await three_opened(engine)
-    third.extend([4] * 100)
-    task = await queued(engine, third.score())
-    engine.close(third)
-    with pytest.raises(NotReady):
-        await task
-    await engine.run(first.score())
-    assert (engine.load().queued, engine.load().sequences) == (0, 2)
 
 
 async def test_an_idle_job_preempts_no_sequence(engine: Engine) -> None:

@@ -8,7 +8,7 @@ import pytest
 from fly.clock import SystemClock
 from fly.messages import Open, StepTimes
 from fly.sequence import SequenceUpdate, TokenSequence
-from services.engine.base import ForwardInput, Scores
+from services.engine.base import Scores
 from services.engine.config import ModelSection
 from services.engine.engine import Engine
 from services.engine.memory.kv_cache import ContiguousKvCache
@@ -47,11 +47,6 @@ async def opened(
     settled = len(tokens) if decided is None else decided
     sequence.apply(SequenceUpdate(1, 0, tuple(tokens), settled, 0))
     return sequence
-
-
-def engine_forward(engine: Engine, item: ForwardInput) -> Scores:
-    """Compute a forward of one input, outside of the engine's own turns."""
-    return engine._core._runner.forward([item])[0]
 
 
 async def scored(engine: Engine, sequence: EngineSequence, num_outputs: int = 1) -> tuple[Scores, StepTimes]:
@@ -122,17 +117,6 @@ async def test_a_preempted_sequence_reuses_the_prefix_of_others() -> None:
         engine.close(first)
         _, times = await scored(engine, third)
         assert times.reused_tokens == 304 and times.prefill_tokens == 15
-
-
-async def test_a_prefill_is_shared_while_it_runs() -> None:
-    async with running(batch_tokens=64) as engine:
-        first, second = await opened(engine, PROMPT), await opened(engine, PROMPT)
-        job, early = first.score(), []
-        for _ in range(4):
-            early.append(next(job) if not early else job.send(engine_forward(engine, early[-1])))
-        _, times = await scored(engine, second)
-        assert times.reused_tokens == 96
-        job.close()
 
 
 async def test_cached_memory_delays_no_open() -> None:

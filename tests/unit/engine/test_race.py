@@ -2,8 +2,6 @@
 
 import numpy as np
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fly.noise import BLOCK, Domain, Floats, Words, noise_keys, token_noise
 from fly.types import SparseDistribution
@@ -41,13 +39,6 @@ def raced_among(ids: torch.Tensor, logits: torch.Tensor, draws: Draws) -> list[i
     return tokens
 
 
-def searched(logits: Floats, keys: Words, temperature: float = 1.0) -> list[int]:
-    ids = np.tile(np.arange(logits.shape[1]), (len(keys), 1))
-    sums = logits.astype(np.float32).astype(np.float64) / temperature + token_noise(ids, keys)
-    tokens: list[int] = sums.argmax(axis=1).tolist()
-    return tokens
-
-
 def test_noise_equals_that_in_numpy() -> None:
     keys, rng = keys_of(2**64 - 5, 60), np.random.default_rng(1)
     ids = rng.integers(0, 300_000, (60, 200))
@@ -59,16 +50,6 @@ def test_noise_equals_that_in_numpy() -> None:
     np.testing.assert_allclose(block_noise_maxima(columns, blocks), token_noise(winners, keys), atol=4e-15)
     every = token_noise(np.tile(np.arange(5 * BLOCK), (60, 1)), keys).reshape(60, 5, BLOCK)
     assert (every.argmax(axis=2) + np.arange(5) * BLOCK == winners).all()
-
-
-@given(st.integers(0, 2**64 - 1), st.integers(1, 3 * BLOCK), st.floats(0.1, 20), st.floats(0.05, 5))
-def test_the_race_finds_the_largest_sum(seed: int, vocabulary: int, scale: float, temperature: float) -> None:
-    logits = scale * np.sin(np.arange(1, vocabulary + 1) * 12.9898)[None]
-    keys = keys_of(seed, 1)
-    draws = draws_of(keys, temperature=temperature)
-    ids, few = torch.arange(vocabulary)[None], torch.from_numpy(logits).float()
-    expected = searched(logits, keys, temperature)
-    assert raced(logits, draws) == raced_among(ids, few, draws) == expected
 
 
 def test_what_is_subtracted_is_never_drawn_and_may_be_everything() -> None:

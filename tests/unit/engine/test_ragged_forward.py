@@ -85,23 +85,6 @@ def random_session(
     return error
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_ragged_equals_transformers(model_folder: FolderMaker, kind: str) -> None:
-    reference = load_model(model_folder(kind), "float32").model
-    kv_cache = ContiguousKvCache(512, 4)
-    forward = RaggedForward(load_model(model_folder(kind), "float32").model, kv_cache)
-    assert max(random_session(forward, kv_cache, reference, seed) for seed in range(2)) < 1e-5
-
-
-@pytest.mark.parametrize("kind", FUSED)
-@pytest.mark.parametrize("make", [PlainLinear, LinearMaker()])
-def test_fused_equals_transformers(model_folder: FolderMaker, kind: str, make: Any) -> None:
-    model = load_model(model_folder(kind), "float32").model
-    kv_cache = ContiguousKvCache(512, 4)
-    forward = FusedForward(model, kv_cache, make)
-    assert max(random_session(forward, kv_cache, model, seed) for seed in range(2)) < 1e-5
-
-
 @pytest.mark.parametrize("kind", [*KINDS, "gemma2", "gpt_oss"])
 def test_a_causal_bias_in_place_of_a_mask_changes_nothing(model_folder: FolderMaker, kind: str) -> None:
     reference = load_model(model_folder(kind), "float32").model

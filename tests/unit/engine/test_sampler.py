@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fly.request import SamplingParams
-from fly.types import Coupling, EntropyEstimator, SparseDistribution
+from fly.types import Coupling, SparseDistribution
 from services.engine.base import ForwardInput, Scores
 from services.engine.head import head
 from services.engine.head.head import Head
@@ -73,21 +73,6 @@ def test_a_row_depends_on_nothing_but_itself(sampling: SamplingParams) -> None:
     assert scored(torch.cat([padding[:8], logits, padding[8:]]), *batch)[4].choices == whole.choices
 
 
-def test_every_kind_of_row_goes_into_one_batch() -> None:
-    batch = [
-        input_of([1, 2, 3], 2, kind, entropy=estimator)
-        for kind in KINDS
-        for estimator in (EntropyEstimator.TOP_K, EntropyEstimator.NORMALIZED)
-    ]
-    batch.insert(3, input_of([1, 2, 3], 0, WARM))
-    logits = logits_of(32)
-    scores = scored(logits, *batch)
-    assert scores[3].choices == scores[3].logprobs == ()
-    assert scores[0].choices == tuple(logits[:2].argmax(-1).tolist())
-    assert all(len(each.choices) == len(each.excluded) == 2 for each in [*scores[:3], *scores[4:]])
-    assert all(each.logprobs == each.distributions == () for each in scores)
-
-
 def test_log_probabilities_are_of_the_raw_logits() -> None:
     logits = logits_of(3)
     sampling = replace(WARM, temperature=0.3, top_k=2, logit_bias={3: 50.0})
@@ -130,13 +115,6 @@ def test_gaps_are_differences_of_log_probabilities(
     assert scores.gaps == pytest.approx([*expected, 0.0], abs=1e-5)
     matches = [choice == draft for choice, draft in zip(scores.choices, drafts, strict=False)]
     assert [gap == 0.0 for gap in scores.gaps[:4]] == matches
-
-
-def test_scores_without_a_choice_have_no_gaps() -> None:
-    logits = logits_of(4)
-    logits[0] = float("nan")
-    broken, sound = scored(logits, *[input_of([1, 2, 3, 4], 2, SamplingParams(), with_gaps=True)] * 2)
-    assert broken.error and broken.gaps == () and len(sound.gaps) == 2
 
 
 def test_a_drafter_draws_from_the_distribution_that_it_reports() -> None:

@@ -53,12 +53,6 @@ def test_jobs_share_forwards_and_return_their_results() -> None:
     assert len(scheduler) == 0
 
 
-def test_a_job_without_a_forward_ends_at_once() -> None:
-    scheduler = Scheduler(16)
-    scheduler.submit(job(0, turns=0))
-    assert results(scheduler.take_finished()) == [0]
-
-
 def test_the_budget_bounds_a_batch_but_never_stops_it() -> None:
     scheduler = Scheduler(16)
     scheduler.submit(job(0, num_tokens=40))
@@ -138,30 +132,6 @@ def test_an_overdue_job_that_is_not_admitted_does_not_delay_the_next() -> None:
     assert next(scheduled.next_input.slot for scheduled in batch if scheduled.next_input) == 1
 
 
-def test_priority_goes_first() -> None:
-    scheduler = Scheduler(4)
-    scheduler.submit(job(0, num_tokens=4), priority=-1)
-    scheduler.submit(job(1, num_tokens=4), priority=0)
-    scheduler.submit(job(2, num_tokens=4), priority=5)
-    assert [turn(scheduler) for _ in range(3)] == [[2], [1], [0]]
-
-
-def test_equal_jobs_take_turns() -> None:
-    scheduler = Scheduler(2)
-    for slot in range(4):
-        scheduler.submit(job(slot, turns=2))
-    assert [turn(scheduler) for _ in range(4)] == [[0, 1], [2, 3], [0, 1], [2, 3]]
-
-
-def test_a_job_that_is_not_admitted_waits() -> None:
-    scheduler = Scheduler(16)
-    scheduler.submit(job(0))
-    scheduler.submit(job(1))
-    batch = scheduler.next_batch(lambda item: item.slot == 1)
-    assert [scheduled.next_input.slot for scheduled in batch if scheduled.next_input] == [1]
-    assert len(scheduler) == 2
-
-
 def test_cancel_closes_the_generator() -> None:
     closed: list[bool] = []
 
@@ -176,32 +146,6 @@ def test_cancel_closes_the_generator() -> None:
     scheduler.cancel(scheduled)
     scheduler.cancel(scheduled)
     assert closed == [True] and len(scheduler) == 0 and not scheduler.take_finished()
-
-
-def test_an_exception_ends_only_its_own_job() -> None:
-    def broken() -> Generator[ForwardInput, Scores, None]:
-        yield forward_input(0)
-        raise KeyError("broken")
-
-    scheduler = Scheduler(16)
-    scheduler.submit(broken())
-    scheduler.submit(job(1, turns=2))
-    turn(scheduler)
-    (failed,) = scheduler.take_finished()
-    assert isinstance(failed.error, KeyError)
-    turn(scheduler)
-    assert results(scheduler.take_finished()) == [14]
-
-
-def test_a_failed_forward_ends_the_job_that_failed() -> None:
-    scheduler = Scheduler(1)
-    scheduler.submit(job(0))
-    scheduler.submit(job(1))
-    (scheduled,) = scheduler.next_batch()
-    scheduler.fail(scheduled, RuntimeError("forward"))
-    (failed,) = scheduler.take_finished()
-    assert isinstance(failed.error, RuntimeError)
-    assert turn(scheduler) == [1]
 
 
 def test_scores_with_an_error_end_their_job_only() -> None:
@@ -263,14 +207,6 @@ def test_times_add_up() -> None:
     turn(scheduler)
     turn(scheduler)
     assert (scheduled.times.queue_ns, scheduled.times.forward_ns, scheduled.times.batch_size) == (40, 20, 2)
-
-
-@pytest.mark.parametrize("slot", [0, 1])
-def test_throw_reaches_the_job_of_a_slot(slot: int) -> None:
-    scheduler = Scheduler(16)
-    jobs = [scheduler.submit(job(0)), scheduler.submit(job(1))]
-    scheduler.throw(slot, ValueError("gone"))
-    assert [isinstance(scheduled.error, ValueError) for scheduled in jobs] == [slot == 0, slot == 1]
 
 
 def test_idle_jobs_share_no_forward_with_others_and_wait_for_them() -> None:

@@ -11,18 +11,16 @@ from typing import Any
 import pytest
 
 from fly.errors import ModelError, NotReady
-from fly.messages import Open
 from fly.request import SamplingParams
-from fly.sequence import SequenceUpdate
 from services.engine.base import ForwardInput, Job, RunnerLost, Scores
 from services.engine.config import Sharding
 from services.engine.forward.torch_runner import load_runner
-from services.engine.sequence import EngineSequence
 from services.engine.sharding.follower import spawn_followers
 from services.engine.sharding.group import ShardGroup
 from services.engine.sharding.leader import LeaderRunner, lead
 from services.engine.thread_engine import ThreadEngine
 from services.target.config import TargetConfig
+from tests.support.touchy_engine import decode, opened
 
 FolderMaker = Callable[[str], Path]
 SHARDING = Sharding(shards=2)
@@ -100,19 +98,6 @@ def test_a_sharded_model_gives_the_scores_of_the_whole_one(model_folder: FolderM
             assert distance(expected, found) < 1e-5
     shared.close()
     follower().join(END_S)
-
-
-def decode(sequence: EngineSequence, num_tokens: int) -> Job[list[int]]:
-    for _ in range(num_tokens):
-        scores = yield from sequence.score()
-        sequence.extend(scores.choices)
-    return sequence.tokens.ids
-
-
-async def opened(engine: ThreadEngine, tokens: list[int]) -> EngineSequence:
-    sequence = await engine.open(Open("r", len(tokens)))
-    sequence.apply(SequenceUpdate(1, 0, tuple(tokens), len(tokens), 0))
-    return sequence
 
 
 @pytest.mark.parametrize("group_timeout_s", [0.5, 3.0, 60.0])
@@ -211,11 +196,13 @@ def test_a_model_that_cannot_be_split_is_rejected_before_anything_starts(
     assert multiprocessing.active_children() == []
 
 
-def test_a_group_listens_on_loopback_only(model_folder: FolderMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_listens_on_loopback_only_and_reports_followers_that_do_not_join(
+    model_folder: FolderMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for library in ("GLOO", "NCCL"):
         monkeypatch.setenv(f"{library}_SOCKET_IFNAME", "eth0")
     config = config_of(model_folder("llama"), Sharding(shards=2, group_start_timeout_s=0.1))
-    with pytest.raises(ModelError):
+    with pytest.raises(ModelError, match=r"shards: 2 ranks have not joined within 0\.1 s"):
         lead(config, lambda port: None)
     assert os.environ["NCCL_SOCKET_IFNAME"] == os.environ["GLOO_SOCKET_IFNAME"] == "lo"
 
@@ -241,9 +228,3 @@ def test_all_ranks_get_the_smallest_number_of_any() -> None:
     group.leave()
     process.join(END_S)
     assert process.exitcode == 0
-
-
-def test_followers_that_do_not_join_are_reported(model_folder: FolderMaker) -> None:
-    config = config_of(model_folder("llama"), Sharding(shards=2, group_start_timeout_s=0.5))
-    with pytest.raises(ModelError, match=r"shards: 2 ranks have not joined within 0\.5 s"):
-        lead(config, lambda port: None)

@@ -1,6 +1,5 @@
 """The simulated model: deterministic, with the configured agreement, on a virtual clock, without torch."""
 
-import asyncio
 import math
 import subprocess
 import sys
@@ -15,11 +14,8 @@ from fly.messages import Open, Role
 from fly.request import SamplingParams
 from fly.sequence import SequenceUpdate
 from fly.types import Coupling, EntropyEstimator
-from services.engine.config import ModelConfig
-from services.engine.factory import build_engine
 from services.engine.sequence import EngineSequence
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
-from tests.support.clock import VirtualClock
 
 CONFIG = SimulatedConfig(vocab_size=512, context_length=4096, response_tokens=(20, 40))
 
@@ -111,12 +107,6 @@ def test_gaps_are_differences_of_log_probabilities() -> None:
     assert scored(config, ids, 21).gaps == scored(config, ids, 1, with_gaps=True).gaps == ()
 
 
-def test_sampling_ends_where_greedy_decoding_does(drive: Callable[..., Any]) -> None:
-    stops = (CONFIG.end_id,)
-    sampled = response(drive, SamplingParams(stop_token_ids=stops, temperature=1.0))
-    assert 20 <= len(sampled) - 1 <= 40 and sampled[-1] == CONFIG.end_id
-
-
 def test_the_fingerprint_ignores_costs() -> None:
     assert replace(CONFIG, base_s=1.0).fingerprint == CONFIG.fingerprint
     assert replace(CONFIG, agreement=0.5).fingerprint != CONFIG.fingerprint
@@ -129,31 +119,6 @@ def test_forwards_cost_more_beyond_the_knee() -> None:
     )
     assert config.forward_s(2, 5) == pytest.approx(1.52)
     assert config.forward_s(1, 12) == pytest.approx(4.01)
-
-
-async def test_thousands_of_sequences_on_a_virtual_clock() -> None:
-    clock = VirtualClock()
-    config = ModelConfig(
-        role=Role.TARGET, simulated=CONFIG, max_sequences=2000, kv_tokens=10**6, max_batch_tokens=4096
-    )
-    engine = build_engine(config, clock)
-    await engine.start()
-
-    async def one(index: int) -> int:
-        sequence = await engine.open(Open("r", 2))
-        sequence.apply(SequenceUpdate(1, 0, (20 + index % 100, 21), 2, 0))
-        scores, times = await engine.run_timed(sequence.score())
-        engine.close(sequence)
-        assert times.forward_ns > 0
-        return int(scores.choices[0])
-
-    tasks = [asyncio.create_task(one(index)) for index in range(2000)]
-    while not all(task.done() for task in tasks):
-        await asyncio.sleep(0)
-        clock.advance(0.01)
-    await engine.stop()
-    assert engine.load().sequences == 0 and engine.load().kv_used == 0
-    assert tasks[0].result() == tasks[100].result()
 
 
 def test_simulation_loads_no_torch() -> None:

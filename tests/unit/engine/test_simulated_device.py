@@ -1,7 +1,6 @@
 """A device that a simulated drafter and a simulated target share: one forward at a time, drafts first."""
 
 import asyncio
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -11,12 +10,12 @@ import pytest
 from fly.errors import NotReady
 from fly.messages import Open, Role
 from fly.request import SamplingParams
-from services.engine.base import ForwardInput, Job
-from services.engine.sequence import EngineSequence
+from services.engine.base import ForwardInput
 from services.engine.simulation.clock_engine import ClockEngine
 from services.engine.simulation.device import Device
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 from tests.support.clock import VirtualClock
+from tests.support.touchy_engine import decode
 
 CONFIG = SimulatedConfig(vocab_size=64, base_s=1.0, per_token_s=0.0)
 FOREVER = SamplingParams(ignore_eos=True)
@@ -69,12 +68,6 @@ class Pair:
         await engine.run(decode(sequence, tokens))
 
 
-def decode(sequence: EngineSequence, tokens: int) -> Job[None]:
-    for _ in range(tokens):
-        scores = yield from sequence.score(1)
-        sequence.extend(scores.choices)
-
-
 def overlaps(pair: Pair) -> bool:
     spans = sorted((begin_s, end_s) for _, begin_s, end_s, _ in pair.forwards)
     return any(begin_s < before_s for (_, before_s), (begin_s, _) in pairwise(spans))
@@ -108,23 +101,6 @@ async def test_a_target_pauses_for_drafts_that_are_about_to_arrive(
     found = [(begin_s, number) for role, begin_s, _, number in pair.forwards if role is Role.TARGET]
     assert [number for _, number in found] == [number for _, number in batches]
     assert [begin_s for begin_s, _ in found] == pytest.approx([begin_s for begin_s, _ in batches])
-
-
-async def test_steps_that_arrive_during_a_draft_share_a_forward() -> None:
-    pair = Pair()
-    await pair.run((pair.drafter, 0.0, 3), (pair.target, 0.5, 1), (pair.target, 2.5, 1))
-    assert pair.forwards[-1] == (Role.TARGET, 3.0, 6.0, 2)
-
-
-def test_an_engine_that_stops_waiting_blocks_no_other() -> None:
-    device, drafter, target = Device(VirtualClock()), asyncio.Event(), asyncio.Event()
-    assert device.wait_s(Role.DRAFTER, drafter) == 0.0
-    assert device.wait_s(Role.TARGET, target) == math.inf, "the drafter comes first"
-    device.leave(drafter)
-    assert target.is_set() and device.wait_s(Role.TARGET, target) == 0.0
-    with device.turn(target):
-        assert device.wait_s(Role.DRAFTER, drafter) == math.inf and not drafter.is_set()
-    assert drafter.is_set()
 
 
 async def test_a_drafter_that_is_stopped_while_it_waits_leaves_the_device_to_its_target() -> None:

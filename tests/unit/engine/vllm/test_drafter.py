@@ -73,12 +73,13 @@ async def test_a_draft_ends_at_a_stop_token_where_asked(end_at_stop: int, ignore
     assert list(found.tokens) == (expected[: expected.index(stop) + 1] if ends else expected)
 
 
-async def test_a_draft_with_shared_noise_is_what_the_target_draws() -> None:
-    sampling = SamplingParams(temperature=0.9, top_k=6, seed=4)
-    async with drafting(drafter_engine(StandIn()), sampling=sampling) as client:
-        drawn = (await client.draft(6)).tokens
+@pytest.mark.parametrize("standalone", [False, True])
+async def test_a_draft_with_shared_noise_is_what_the_target_draws(standalone: bool) -> None:
+    sampling = SamplingParams(temperature=0.9, top_k=6, min_p=0.05, seed=4)
+    async with drafting(drafter_engine(StandIn()), sampling=sampling, standalone=standalone) as client:
+        drawn = (await client.draft(8)).tokens
     async with opened(stand_in_engine(StandIn()), sampling=sampling) as target:
-        assert (await target.extend(6)).choices == drawn
+        assert (await target.extend(8)).choices == drawn
 
 
 async def test_a_draft_under_rejection_reports_its_distributions() -> None:
@@ -116,14 +117,6 @@ async def test_a_drafter_that_stops_ends_its_sessions() -> None:
         await VllmDrafter(engine, 16).stop()
         with pytest.raises(NotReady):
             await client.draft(3)
-
-
-async def test_without_a_target_it_draws_exactly_what_a_target_draws() -> None:
-    sampling = SamplingParams(temperature=0.9, top_k=6, min_p=0.05, seed=4)
-    async with drafting(drafter_engine(StandIn()), sampling=sampling, standalone=True) as client:
-        drawn = (await client.draft(8)).tokens
-    async with opened(stand_in_engine(StandIn()), sampling=sampling) as target:
-        assert (await target.extend(8)).choices == drawn
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,6 @@ from tests.unit.engine.vllm.vllm_client import PROMPT, greedy, opened
 from tests.unit.engine.vllm.vllm_stand_in import VOCAB_SIZE, StandIn, stand_in_engine
 
 
-async def test_extensions_in_a_row_are_parts_of_one_request() -> None:
-    llm, expected = StandIn(), greedy(PROMPT, 40)
-    async with opened(stand_in_engine(llm)) as client:
-        found = [token for count in (1, 2, 4, 8, 16, 9) for token in (await client.extend(count)).choices]
-    assert found == expected
-    assert len(llm.requests) == 2 and llm.num_running == 0
-
-
 async def test_a_run_that_is_used_up_is_followed_by_another() -> None:
     llm, expected = StandIn(), greedy(PROMPT, 200)
     async with opened(stand_in_engine(llm)) as client:
