@@ -70,16 +70,6 @@ def test_a_limit_selects_the_latest() -> None:
     assert cache.followers((1, 2), "", limit=2) == [7, 6]
 
 
-def test_salts_without_responses_are_forgotten() -> None:
-    cache = ResponseCache(10, ORDERS)
-    cache.add([1, 2, 3, 4], "a")
-    for _ in range(3):
-        cache.add([1, 2, 3, 4], "b")
-    assert cache.followers((1, 2), "a", ALL) == []
-    cache.add([1, 2, 9], "a")
-    assert cache.followers((1, 2), "a", ALL) == [9]
-
-
 def test_ten_million_tokens_take_some_hundred_megabytes() -> None:
     cache = ResponseCache(10_000_000)
     assert cache.num_bytes / 10_000_000 < 50

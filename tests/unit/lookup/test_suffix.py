@@ -3,31 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.lookup.index.ngram import NgramIndex, Proposal
+from services.lookup.index.ngram import Proposal
 from services.lookup.index.response_cache import ResponseCache
 from services.lookup.index.suffix import FOR_TARGET, SaltedCache, Snippets, SuffixProposer, SuffixRule
-
-ORDERS = (1, 2, 4)
-ngrams_st = st.sampled_from(ORDERS).flatmap(lambda order: st.tuples(*[st.integers(0, 3)] * order))
-steps_st = st.lists(st.tuples(st.integers(0, 12), st.lists(st.integers(0, 3), max_size=10)), max_size=10)
 
 
 def brute_force(ids: list[int], ngram: tuple[int, ...]) -> list[int]:
     ends = range(len(ids) - 1, len(ngram) - 1, -1)
     return [ids[end] for end in ends if tuple(ids[end - len(ngram) : end]) == ngram]
-
-
-@given(steps_st, ngrams_st)
-def test_it_finds_every_position_after_any_roll_back(
-    steps: list[tuple[int, list[int]]], ngram: tuple[int, ...]
-) -> None:
-    index, ids = NgramIndex(ORDERS), []
-    for length, appended in steps:
-        index.truncate(length)
-        del ids[length:]
-        index.extend(appended)
-        ids.extend(appended)
-        assert index.followers(ngram, limit=1000) == brute_force(ids, ngram)
 
 
 def proposer(
@@ -86,13 +69,6 @@ def test_names_from_the_sequence_fill_the_gaps_of_common_wording() -> None:
         cache.add([7, 1, 2, name, 3, 4, 5, 6])
     ids = [2, 50, 9, 2, 50, 9, 2, 50, 9, 7, 1]
     assert proposer(cache, ids).propose(6).tokens[:2] == (2, 50)
-
-
-def test_salts_do_not_share() -> None:
-    cache = ResponseCache(1000)
-    cache.add([1, 2, 3, 4], "a")
-    assert proposer(cache, [1, 2], "a").propose(2).tokens == (3, 4)
-    assert proposer(cache, [1, 2], "b").propose(2) == proposer(cache, [1, 2]).propose(2) == Proposal()
 
 
 def test_confidence_grows_with_agreement() -> None:

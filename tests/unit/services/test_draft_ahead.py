@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fly.comparison import Comparison
 from fly.messages import Draft, DraftStep, Open, Role
 from fly.request import SamplingParams
-from fly.sequence import SequenceMirror, TokenSequence
+from fly.sequence import SequenceMirror, TokenSequence, common_length
 from fly.types import Coupling
 from services.drafter.ahead import DraftingLimits
 from services.drafter.drafting import SubDrafterSession
@@ -112,10 +112,7 @@ async def play(
             for _ in range(rng.randrange(40)):
                 await asyncio.sleep(0)
             choices = target_choices([*sequence_ids.ids, *draft.tokens], len(draft.tokens), opening)
-            matched = 0
-            while matched < len(draft.tokens) and draft.tokens[matched] == choices[matched]:
-                matched += 1
-            sequence_ids.extend(choices[: matched + 1])
+            sequence_ids.extend(choices[: common_length(draft.tokens, choices) + 1])
     finally:
         await session.close()
         engine.close(sequence)

@@ -85,20 +85,14 @@ def drafted_with(
     return result
 
 
-def test_alone_the_model_takes_one_forward_per_token() -> None:
-    assert drafted_with(Proposer()).forwards == 4
-
-
-def test_a_right_proposal_takes_one_forward() -> None:
+@pytest.mark.parametrize(("wrong_at", "forwards", "supplied"), [(None, 1, 3), (1, 2, 2)])
+def test_a_proposal_saves_the_forwards_of_its_right_tokens(
+    wrong_at: int | None, forwards: int, supplied: int
+) -> None:
     alone = drafted_with(Proposer())
-    accelerated = drafted_with(Oracle(alone.tokens))
-    assert accelerated == DraftResult(alone.tokens, forwards=1, sub_drafter_tokens=3)
-
-
-def test_a_wrong_proposal_costs_one_forward_for_the_tokens_after_it() -> None:
-    alone = drafted_with(Proposer())
-    accelerated = drafted_with(Oracle(alone.tokens, wrong_at=1))
-    assert accelerated == DraftResult(alone.tokens, forwards=2, sub_drafter_tokens=2)
+    assert alone.forwards == 4
+    accelerated = drafted_with(Oracle(alone.tokens, wrong_at))
+    assert accelerated == DraftResult(alone.tokens, forwards=forwards, sub_drafter_tokens=supplied)
 
 
 @given(st.lists(st.lists(st.integers(16, 1023), max_size=6), max_size=12), st.integers(0, 12))

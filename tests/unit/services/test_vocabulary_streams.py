@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
 from fly.errors import ModelError
-from fly.sequence import TokenSequence
 from services.drafter.vocabulary.mapping import VocabularyMap
 from services.drafter.vocabulary.spelling import LOOKBACK, complete_length
 from services.drafter.vocabulary.streams import TokenStreams
@@ -142,12 +141,3 @@ def test_an_incomplete_character_is_left_out(text: str) -> None:
     assert complete_length(data) == len(data)
     for cut in range(last + 1, len(data)):
         assert complete_length(data[:cut]) == last
-
-
-def test_prefix_hashes_follow_the_drafters_tokens() -> None:
-    streams = TokenStreams(PAIRS["small", "large"])
-    tokens = VOCABULARIES["small"].encode(TEXTS[0].encode())
-    for step, end in enumerate(range(0, len(tokens), 7), 1):
-        set_to(streams, step, max(0, end - 7), tokens[max(0, end - 7) : end], 0)
-        ids = streams.drafter.ids
-        assert streams.drafter.prefix_hash(len(ids)) == TokenSequence(ids).prefix_hash(len(ids))
