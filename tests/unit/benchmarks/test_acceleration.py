@@ -1,7 +1,5 @@
 """The scenario `acceleration`: the order of measuring, its figures, its goals, its report."""
 
-import json
-import random
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -10,18 +8,9 @@ import pytest
 
 from benchmarks.harness.command import Parts
 from benchmarks.harness.load import interleave
-from benchmarks.harness.machine import this_machine
 from benchmarks.harness.report import make_rows
 from benchmarks.harness.runs import FIGURES, Run, Runs, compare, measure_settings
 from benchmarks.scenarios.acceleration import Plan
-from benchmarks.scenarios.acceleration.masks import (
-    MASKED,
-    UNMASKED,
-    VOCABULARY,
-    draw_response,
-    large_tokenizer,
-)
-from benchmarks.scenarios.acceleration.measure import GRAMMAR
 from benchmarks.scenarios.acceleration.passes import (
     FIRST,
     FIRST_ALONE,
@@ -41,11 +30,8 @@ from benchmarks.scenarios.acceleration.plan import (
     lookup_settings,
 )
 from benchmarks.scenarios.acceleration.predictions import CHANGED, SAME, UNRELATED, WITHOUT, predictions
-from benchmarks.scenarios.acceleration.report import make_goals, make_report
+from benchmarks.scenarios.acceleration.report import make_goals
 from fly.response import Statistics
-from router.requests.grammars import library_form
-from services.common.grammars.follower import GrammarFollower
-from services.common.grammars.library import compile_grammar, load_tokenizer
 
 PROMPTS = ((1, 2), (3,), (4, 5))
 
@@ -147,21 +133,6 @@ def test_every_goal_of_a_measured_part_is_compared_with_its_measurement() -> Non
     assert missed == ["met", "missed", "met", "missed", "met", "met"]
 
 
-def test_the_report_holds_every_figure(tmp_path: Path) -> None:
-    found, machine = results(), this_machine()
-    masks = {8: {MASKED: [0.052, 0.051, 0.053], UNMASKED: [0.050, 0.050, 0.050]}}
-    report = make_report(machine, Plan(), found, masks)
-    text = report.write(tmp_path, tmp_path).read_text(encoding="utf-8")
-    assert "| suffix | 200 | 2.00x | 2.00 to 2.00 | 10.00 | 15.0 | 0.40 |" in text
-    assert "| second pass, off | 125 | 1.25x |" in text and "| 8 | 52.0 | 50.0 | 1.04x |" in text
-    flat = text.replace("\n", " ")
-    assert "the ratio is 1.25x" in flat and "Fastest without: drafts of 8; with: drafts of 8, ahead." in flat
-    assert f"commit {machine.commit}, {machine.date}, on {machine.cpu}" in text.splitlines()[0]
-    data = json.loads((tmp_path / "acceleration.json").read_text())
-    assert len(data["runs"][PASSES][FIRST]) == 3
-    assert all((tmp_path / f"acceleration-{part}.svg").is_file() for part in found)
-
-
 def test_predictions_differ_from_the_responses_as_they_say() -> None:
     responses = ["Karl has 7 books and wins 12 more", "He counts them", ""]
     found = predictions(responses)
@@ -171,11 +142,3 @@ def test_predictions_differ_from_the_responses_as_they_say() -> None:
     others = [(old, new) for old, new in zip(*words, strict=True) if old != new]
     assert len(others) == 3 and sum(new.isdigit() for _, new in others) == 1
     assert found[CHANGED][2] == "" and predictions(responses) == found
-
-
-def test_the_large_vocabulary_spells_text_that_fits_the_schema() -> None:
-    tokenizer = load_tokenizer(large_tokenizer(), VOCABULARY)
-    assert tokenizer.vocab_size == VOCABULARY
-    follower = GrammarFollower(compile_grammar(tokenizer, library_form(GRAMMAR)), VOCABULARY)
-    response = draw_response(follower, random.Random(1))
-    assert tokenizer.decode_str(response).startswith("{") and len(set(response)) > 20

@@ -85,12 +85,6 @@ def test_the_closed_form_is_that_of_the_literature() -> None:
     assert math.isclose(lockstep_tokens_per_s(PLAN, 1, 7.0) * round_s, 7.0, rel_tol=0.05)
 
 
-def test_a_pair_shares_as_many_gpus_as_the_tiers_have() -> None:
-    models = PLAN.models(PLAN.shards)
-    assert models.target.num_gpus == models.drafter.num_gpus == PLAN.shards
-    assert list(PLAN.placements.values()) == [0.0, 0.0, 0.001, 0.01]
-
-
 async def test_a_link_delays_bytes_in_their_order_and_passes_the_end_on() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(100_000):
@@ -158,10 +152,3 @@ def test_deployments_are_compared_with_the_smallest_of_the_same_setting(tmp_path
     assert f"{PLAIN}: 64 replicas, tokens/s by replica | >= 0.90x | 1.00x" in page and "10.1" not in page[:50]
     assert f"{FLY}: 64 replicas, tokens/s by replica (no verdict: the CPU was too slow)" in page
     assert "tau 10.0, by 0.1 ms | <= 1.00x | 0.90x" in page and (tmp_path / "capacity-replicas.svg").is_file()
-
-
-def test_the_largest_deployment_is_measured_alone() -> None:
-    smaller, largest = PLAN.stages
-    assert [each.targets for each in largest.deployments] == [64] and largest.dilation == 100.0
-    assert [each.targets for each in smaller.deployments] == [1, 4, 16, 4, 4, 4, 4]
-    assert {each.streams for each in smaller.deployments} == {31, 124, 496, 4, 32}

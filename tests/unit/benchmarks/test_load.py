@@ -1,16 +1,10 @@
 import asyncio
-import io
-import json
 from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from itertools import cycle
-from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
-from rich.console import Console
 
-from benchmarks.harness.deployed import demo_with_room
 from benchmarks.harness.load import (
     Ask,
     Level,
@@ -22,14 +16,11 @@ from benchmarks.harness.load import (
     send_at_rate,
     send_in_turn,
 )
-from benchmarks.harness.machine import this_machine
 from benchmarks.harness.statistics import Percentiles, percentiles
 from benchmarks.scenarios.load.levels import (
     BASELINE,
     FIXED,
     SETTINGS,
-    Plan,
-    make_report,
     measure_level,
     summarize_load,
 )
@@ -157,33 +148,6 @@ def test_settings_take_turns_and_their_first_windows_do_not_count() -> None:
     assert sorted((w.repetition, w.setting) for w in measured) == sorted(
         (repetition, setting) for repetition in range(2) for setting in SETTINGS
     )
-
-
-def test_the_demo_gets_room_for_every_level() -> None:
-    deployment = demo_with_room(Plan().max_concurrent)
-    assert deployment.drafter is not None and deployment.target.replicas == 2
-    for tier in (deployment.target, deployment.drafter):
-        assert (tier.max_sequences, tier.kv_tokens) == (64, 65_536)
-    assert (deployment.router.max_concurrent, deployment.router.grpc_port) == (64, 0)
-
-
-def test_the_report_holds_every_figure(tmp_path: Path) -> None:
-    machine = this_machine()
-    report = make_report(machine, Plan(), summarize_load(windows()), windows())
-    text = report.write(tmp_path, tmp_path).read_text(encoding="utf-8")
-    assert "| FLy, fixed 15 | 512 | 256 to 1024 | 2.00x | 2.00 to 2.00 | 250.0 / 250.0 / 250.0 |" in text
-    assert "## 16 concurrent requests" in text and machine.cpu in text
-    data = json.loads((tmp_path / "load-levels.json").read_text())
-    assert len(data["windows"]) == len(windows())
-    for name in ("load-levels-ratio.svg", "load-levels-inter-token.svg"):
-        assert f"({name})" in text
-        assert ElementTree.fromstring((tmp_path / name).read_text()).tag.endswith("svg")
-    stream = io.StringIO()
-    for table in report.tables:
-        Console(file=stream, width=80).print(table.rich())
-    assert "FLy, fixed 15" in stream.getvalue() and "…" not in stream.getvalue(), "it fits a terminal"
-    titles = [table.title for table in report.tables]
-    assert titles == ["One request at a time", "16 concurrent requests"]
 
 
 async def test_requests_are_sent_at_their_rate_or_one_after_the_other() -> None:

@@ -19,18 +19,6 @@ from services.common.config import parse
 from services.common.telemetry.config import TelemetryConfig
 
 
-def test_every_policy_has_a_row_and_every_exponent_a_column(tmp_path: Path) -> None:
-    plan = balancing.Plan(exponents=(0.5, 1.0))
-    outcomes = [
-        balancing.Outcome(policy, exponent, rate, 1.0 + rate)
-        for policy, rate in (("prefix_affinity", 0.75), ("round_robin", 0.25))
-        for exponent in plan.exponents
-    ]
-    text = balancing.make_report(plan, outcomes).write(tmp_path, tmp_path).read_text(encoding="utf-8")
-    assert "| policy | exponent 0.5 | exponent 1 |" in text
-    assert "| `prefix_affinity` | 75.0%, 1.75x | 75.0%, 1.75x |" in text and "(load-balancing.svg)" in text
-
-
 def test_steeper_laws_repeat_fewer_prefixes() -> None:
     plan = balancing.Plan(requests=200)
 

@@ -20,10 +20,8 @@ from benchmarks.scenarios.peers.measure import (
     BASELINE,
     PEERS,
     SETTINGS,
-    STACK_SPECULATIONS,
     Answer,
     Decode,
-    Place,
     Run,
     StreamsRun,
     measure_alone,
@@ -38,7 +36,6 @@ from benchmarks.scenarios.peers.report import (
 )
 from benchmarks.scenarios.peers.vllm_peer import offline_vllm, vllm_python
 from fly.errors import ConfigError, NotReady
-from flyserve.bench.comparison import rotated
 
 PROMPTS = ((1, 2), (3,), (4, 5))
 
@@ -88,13 +85,6 @@ def test_the_interval_holds_what_prompts_differ_in() -> None:
     assert found.ratio_spread == Spread(2.0, 1.0, 3.0) and found.same_share == 0.0
 
 
-def test_tau_is_reported_if_there_were_drafts() -> None:
-    base = [run(0, 0, 1.0)]
-    drafted = [replace(base[0], answer=replace(base[0].answer, tau=5.0))]
-    plain, fly = summarize_alone({BASELINE: base, "stack, FLy": drafted})
-    assert plain.tau is None and fly.tau == 5.0
-
-
 def test_streams_are_compared_with_plain_at_as_many() -> None:
     asked: list[tuple[str, int]] = []
 
@@ -112,15 +102,6 @@ def test_streams_are_compared_with_plain_at_as_many() -> None:
         ("plain", 3): (3.0, 1.0),
         ("fly", 3): (9.0, 3.0),
     }
-
-
-def test_a_rotation_keeps_every_name() -> None:
-    assert rotated("abc", 0) == ["a", "b", "c"] and rotated("abc", 4) == ["b", "c", "a"]
-
-
-def test_the_settings_are_complete() -> None:
-    assert {s.method for s in SETTINGS if s.place is Place.STACK} == set(STACK_SPECULATIONS)
-    assert len({s.name for s in SETTINGS}) == len(SETTINGS)
 
 
 def test_a_model_without_a_drafter_has_only_settings_without_one() -> None:
@@ -155,14 +136,6 @@ def test_a_missing_model_is_left_out_with_the_remedy(monkeypatch: pytest.MonkeyP
     parts = Parts(tmp_path, "plan", resumes=False)
     report = peers.run(Plan(), Context(this_machine(), parts, Console(file=written), only=(peers.REAL,)))
     assert "make real" in written.getvalue() and "smollm2" not in str(report.tables)
-
-
-def test_the_page_of_a_real_model_has_no_drafter(tmp_path: Path) -> None:
-    settings = settings_of(has_drafter=False, peers=PEERS)
-    runs = {each.name: [run(0, 0, 1.0)] for each in settings}
-    pair = PairRuns("smollm2", runs, [StreamsRun("plain", 1, 9.0)])
-    text = make_report(this_machine(), Plan(), [pair]).write(tmp_path, tmp_path).read_text("utf-8")
-    assert "## A real model" in text and "| llama.cpp | 10.0 |" in text
 
 
 def test_the_report_holds_every_figure(tmp_path: Path) -> None:

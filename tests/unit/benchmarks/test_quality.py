@@ -7,17 +7,15 @@ from typing import Any
 
 import pytest
 
-from benchmarks.harness.client import PLAIN
 from benchmarks.scenarios.quality import Plan, plan_work
 from benchmarks.scenarios.quality.figures import summarize, tau_ratio
 from benchmarks.scenarios.quality.measure import (
     Record,
     draw_tasks,
-    measure,
     measure_all,
 )
-from benchmarks.scenarios.quality.report import charts_of, collect, make_report
-from benchmarks.scenarios.quality.settings import CARRY, HARD, MAIN, Group, Setting, make_groups
+from benchmarks.scenarios.quality.report import collect, make_report
+from benchmarks.scenarios.quality.settings import CARRY, MAIN, Group, Setting, make_groups
 from demo.corpus import Split
 from demo.tasks import Task
 from fly.errors import InvalidRequest
@@ -43,33 +41,6 @@ DEPLOYMENT = DeploymentInfo(target=MODEL, drafter=MODEL, presets=("flyserve",))
 
 def record(problem: str, is_solved: bool = True, **figures: Any) -> Record:
     return Record(problem, is_solved, 1.0, Statistics(emitted=10, **figures))
-
-
-def test_settings_cover_the_questions() -> None:
-    groups = {group.name: group for group in make_groups()}
-    assert [setting.line for setting in groups[MAIN].settings] == [
-        "plain",
-        "exact",
-        "official",
-        "vllm",
-        "paper",
-        "flyserve, carry",
-        "flyserve, reject",
-    ]
-    assert {setting.split for setting in groups[HARD].settings} == {Split.HARD}
-    lengths = {(s.line, s.value) for s in groups["draft_length"].settings if s.value}
-    assert lengths == {(line, k) for line in ("carry", "reject", "shrink", "vllm") for k in (4, 6, 8, 15, 25)}
-    assert [s.value for s in groups["sub_drafter"].settings] == [None, "on", "off"]
-    assert {s.sampling.coupling for s in groups["temperature"].settings if s.value == 0.7} == {
-        "shared_noise",
-        "rejection",
-    }
-    for group in groups.values():
-        for setting in group.settings:
-            baseline = group.baseline(setting)
-            assert baseline.sampling.temperature == setting.sampling.temperature
-            assert baseline.split is setting.split
-    assert [group.name for group in make_groups(["window"])] == ["window"]
 
 
 def test_the_same_request_has_one_key_wherever_it_is_asked() -> None:
@@ -171,20 +142,3 @@ def test_the_report_has_the_figures_of_every_setting(tmp_path: Path) -> None:
     charts = sorted(chart.name for chart in (tmp_path / "docs").glob("*.svg"))
     assert charts == ["quality-draft-length-retention.svg", "quality-draft-length-tau.svg"]
     assert all(f"({chart})" in text for chart in charts)
-
-
-def test_a_measurement_keeps_the_seed_of_its_problem() -> None:
-    (task, *_) = draw_tasks(Split.HELD_OUT, 1)
-    client = AnsweringClient([task])
-    measured = measure(client, Setting("plain", PLAIN), task)  # type: ignore[arg-type]
-    assert (measured.problem, measured.is_solved) == (task.id, True)
-
-
-def test_words_for_values_make_no_chart() -> None:
-    group = next(group for group in make_groups(["sub_drafter"]))
-    tasks = draw_tasks(Split.HELD_OUT, 3)
-    known = {
-        s.key: {task.id: record(task.id, tau=2.0, draft_rounds=1) for task in tasks} for s in group.settings
-    }
-    (result,) = collect([(group, tasks)], known)
-    assert isinstance(result.group, Group) and charts_of(result) == {}

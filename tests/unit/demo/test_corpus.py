@@ -32,12 +32,6 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 @EVERY_FAMILY
-def test_the_same_arguments_give_the_same_problems(family: Family) -> None:
-    assert generate(3, Split.TRAIN, family, 20) == generate(3, Split.TRAIN, family, 20)
-    assert generate(3, Split.TRAIN, family, 20) != generate(4, Split.TRAIN, family, 20)
-
-
-@EVERY_FAMILY
 def test_splits_share_no_content_whatever_the_seeds(family: Family) -> None:
     contents = [
         {p.content for seed in range(3) for p in generate(seed, split, family, 200)} for split in Split
