@@ -1,6 +1,7 @@
 """Check that tests on Ray leave no processes and no files behind."""
 
-import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,11 +13,12 @@ import pytest
 def _leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     # NOTE: requested after `tmp_path`, which must not be inside it.
     # NOTE: short: the kernel limits socket paths to 107 bytes.
-    scratch = Path("/tmp") / f"fs{os.getpid()}"
-    scratch.mkdir()
+    scratch = Path(tempfile.mkdtemp(prefix="fs", dir="/tmp"))
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
     before = set(psutil.Process().children(recursive=True))
-    yield
-    assert set(psutil.Process().children(recursive=True)) - before == set()
-    assert list(scratch.iterdir()) == []
-    scratch.rmdir()
+    try:
+        yield
+        assert set(psutil.Process().children(recursive=True)) - before == set()
+        assert list(scratch.iterdir()) == []
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)

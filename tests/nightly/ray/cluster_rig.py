@@ -1,7 +1,6 @@
 """Three nodes on this machine, a deployment of simulated engines on them, a router, and load."""
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pytest
 
 from fly.messages import Role
 from fly.types import Mode
@@ -18,13 +16,12 @@ from flyserve import Client, SpeculationParams
 from orchestration.control.status import DeploymentStatus, ReplicaState, ReplicaStatus
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import ACTORS
-from orchestration.local.local_ray import prepare_environment, temporary_folder
 from orchestration.ray.controller_client import create_controller, get_result, stop_controller
 from services.common.config import parse
 from tests.contract.fakes import VOCAB_SIZE, save_tokenizer
-from tests.support.processes import ROOT
+from tests.support.local_ray import HANG_S
+from tests.support.ray_nodes import ray_nodes
 
-FOLDER = ROOT / "tests" / "support" / "ray_actors"
 NUM_STREAMS = 16
 NEW_TOKENS = 96
 PROMPTS = [f"prompt {index}" for index in range(NUM_STREAMS)]
@@ -69,24 +66,13 @@ class Nodes:
 @contextmanager
 def three_nodes() -> Iterator[Nodes]:
     """Start a head and two workers of 4 logical CPUs each, with token authentication."""
-    prepare_environment()
-    import ray
-    from ray.cluster_utils import Cluster
+    with ray_nodes(num_cpus=4, _system_config=_SYSTEM) as (cluster, _):
+        import ray
 
-    with temporary_folder() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_TMPDIR", str(folder))
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(FOLDER), os.environ["PYTHONPATH"]]))
-        (folder / "ray").mkdir()
-        head = {"num_cpus": 4, "include_dashboard": False, "_system_config": _SYSTEM}
-        cluster = Cluster(initialize_head=True, head_node_args=head)
-        try:
-            for _ in range(2):
-                cluster.add_node(num_cpus=4)
-            ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
-            yield Nodes(cluster)
-        finally:
-            ray.shutdown()
-            cluster.shutdown()
+        for _ in range(2):
+            cluster.add_node(num_cpus=4)
+        ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
+        yield Nodes(cluster)
 
 
 def model(folder: Path, name: str, **parameters: Any) -> str:
@@ -110,12 +96,12 @@ class Running:
 
     @property
     def registry(self) -> str:
-        return str(get_result(self.handle.address.remote(), 30))
+        return str(get_result(self.handle.address.remote(), HANG_S))
 
     def apply(self, source: str = "test.yaml", **tiers: Any) -> Any:
         data = {"name": self.name, "rollout": {"drain_s": 20}, **tiers}
         deployment = parse(Deployment, data, "test")
-        return get_result(self.handle.apply.remote(deployment.model_dump_json(), source, False), 30)
+        return get_result(self.handle.apply.remote(deployment.model_dump_json(), source, False), HANG_S)
 
     def status(self) -> DeploymentStatus:
         status: DeploymentStatus = get_result(self.handle.status.remote(), 30)
@@ -124,44 +110,42 @@ class Running:
     def rows(self) -> dict[str, ReplicaStatus]:
         return {row.replica: row for row in self.status().replicas}
 
-    def until(self, condition: Callable[[Sequence[ReplicaStatus]], bool], within_s: float = 600.0) -> float:
-        """Return the seconds until the condition is true; retry while the controller is being restarted."""
+    def until(self, condition: Callable[[Sequence[ReplicaStatus]], bool]) -> None:
+        """Return once the condition is true; retry while the controller is being restarted."""
         from fly.errors import NotReady
 
-        begin = time.monotonic()
+        end = time.monotonic() + HANG_S
         rows: Sequence[ReplicaStatus] = ()
-        while (waited_s := time.monotonic() - begin) < within_s:
+        while time.monotonic() < end:
             try:
                 rows = self.status().replicas
             except NotReady:
                 continue
             if condition(rows):
-                return waited_s
+                return
             time.sleep(0.05)
-        raise AssertionError(
-            f"not in {within_s} s: {[(r.replica, r.generation, r.state, r.detail) for r in rows]}"
-        )
+        raise AssertionError([(r.replica, r.generation, r.state, r.detail) for r in rows])
 
-    def until_complete(self, within_s: float = 600.0) -> float:
-        """Return the seconds until every desired replica is ready and no other exists."""
+    def until_complete(self) -> None:
+        """Return once every desired replica is ready and no other exists."""
 
         def is_complete(rows: Sequence[ReplicaStatus]) -> bool:
             return bool(rows) and all(row.state is ReplicaState.READY and row.is_current for row in rows)
 
-        return self.until(is_complete, within_s)
+        self.until(is_complete)
 
-    def until_number(self, targets: int, drafters: int) -> float:
-        """Return the seconds until these numbers are ready and no other replica exists."""
+    def until_number(self, targets: int, drafters: int) -> None:
+        """Return once these numbers are ready and no other replica exists."""
 
         def are_ready(rows: Sequence[ReplicaStatus]) -> bool:
             roles = [row.role for row in rows if row.state is ReplicaState.READY]
             counts = (roles.count(Role.TARGET), roles.count(Role.DRAFTER))
             return counts == (targets, drafters) and len(rows) == targets + drafters
 
-        return self.until(are_ready, within_s=600)
+        self.until(are_ready)
 
     def down(self) -> None:
-        stop_controller(self.handle, 0.0, 30.0)
+        stop_controller(self.handle, 0.0, HANG_S)
 
 
 class Load:
@@ -203,7 +187,7 @@ class Load:
         finally:
             self._is_over = True
             for worker in workers:
-                worker.result(60)
+                worker.result(HANG_S)
 
     def close(self) -> None:
         self._pool.shutdown()

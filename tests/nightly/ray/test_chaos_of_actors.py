@@ -25,7 +25,8 @@ from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import ACTORS
 from orchestration.local.runner import LocalDeployment, LocalOptions, local_deployment
 from services.common.config import parse
-from tests.nightly.ray.cluster_rig import FOLDER, SIMULATED, model
+from tests.nightly.ray.cluster_rig import SIMULATED, model
+from tests.support.local_ray import FOLDER
 from tests.support.streams import Streams
 
 CHAOS_S = float(os.environ.get("FLYSERVE_CHAOS_S", "8"))

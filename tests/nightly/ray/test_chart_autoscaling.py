@@ -1,7 +1,6 @@
 """Pending replicas add pods: the controller's resource demands, seen by Ray's own autoscaler."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,31 +9,22 @@ import yaml
 
 from fly.messages import Role
 from orchestration.control.status import ReplicaState
-from orchestration.local.local_ray import temporary_folder
 from tests.chart.charts import EXAMPLES, Manifest, one, rendered
-from tests.nightly.ray.cluster_rig import FOLDER, SIMULATED, Running, model
+from tests.nightly.ray.cluster_rig import SIMULATED, Running, model
+from tests.support.ray_nodes import ray_nodes
 
 BY_NAME = {example.stem: example for example in EXAMPLES}
 SHARED = {Role.TARGET: "standins:SharedStandIn", Role.DRAFTER: "standins:StandInDrafter"}
 
 
-@contextmanager
-def head_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Start Ray with a head that has room for the controller only, like the chart's."""
-    import ray
-    from ray.cluster_utils import Cluster
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """A Ray whose head has room for the controller only, like the chart's."""
+    with ray_nodes(num_cpus=1) as (cluster, _):
+        import ray
 
-    with temporary_folder() as folder:
-        monkeypatch.setenv("RAY_TMPDIR", str(folder))
-        monkeypatch.setenv("PYTHONPATH", str(FOLDER), prepend=":")
-        (folder / "ray").mkdir()
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-        try:
-            ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
-            yield cluster
-        finally:
-            ray.shutdown()
-            cluster.shutdown()
+        ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
+        yield cluster
 
 
 def deployment(manifests: list[Manifest], folder: Path) -> dict[str, Any]:
@@ -70,7 +60,7 @@ def pods_of(cluster: Manifest, gcs: str) -> dict[str, int]:
 
 
 def all_wait(running: Running, number: int) -> None:
-    running.until(lambda rows: [row.state for row in rows] == [ReplicaState.PENDING] * number, 60)
+    running.until(lambda rows: [row.state for row in rows] == [ReplicaState.PENDING] * number)
 
 
 def add_pods(cluster: Any, manifest: Manifest, pods: dict[str, int]) -> None:
@@ -82,33 +72,26 @@ def add_pods(cluster: Any, manifest: Manifest, pods: dict[str, int]) -> None:
             cluster.add_node(num_cpus=int(offered["num-cpus"]), resources=marks)
 
 
-def test_pending_replicas_add_the_pods_that_they_need(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pending_replicas_add_the_pods_that_they_need(tmp_path: Path, cluster: Any) -> None:
     manifests = rendered(tmp_path, {"target": {"replicas": 3}}, BY_NAME["autoscaled"])
     group = one(manifests, "RayCluster")
-    with head_alone(monkeypatch) as cluster:
-        running = Running("main", SIMULATED)
-        running.apply(**deployment(manifests, tmp_path))
-        all_wait(running, 5)
-        # Each group has at least one pod; two more targets are added for the pending replicas.
-        pods = pods_of(group, cluster.address)
-        assert pods.pop("headgroup", 1) == 1
-        assert pods == {"target": 3, "drafter": 1, "sub-drafter": 1}
-        add_pods(cluster, group, pods)
-        running.until_complete(120)
-        running.down()
+    running = Running("main", SIMULATED)
+    running.apply(**deployment(manifests, tmp_path))
+    all_wait(running, 5)
+    # Each group has at least one pod; two more targets are added for the pending replicas.
+    pods = pods_of(group, cluster.address)
+    assert pods.pop("headgroup", 1) == 1
+    assert pods == {"target": 3, "drafter": 1, "sub-drafter": 1}
+    add_pods(cluster, group, pods)
+    running.until_complete()
+    running.down()
 
 
-def test_a_pending_sharded_replica_adds_one_pod_for_all_its_shards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pending_sharded_replica_adds_one_pod_for_all_its_shards(tmp_path: Path, cluster: Any) -> None:
     values = {"target": {"replicas": 2, "autoscaling": {"min": 1, "max": 2}}, "drafter": {"replicas": 1}}
     manifests = rendered(tmp_path, values, BY_NAME["llama-70b-8b"])
-    with head_alone(monkeypatch) as cluster:
-        running = Running("main", SHARED)
-        running.apply(**deployment(manifests, tmp_path))
-        all_wait(running, 4)
-        pods = pods_of(one(manifests, "RayCluster"), cluster.address)
-        assert pods["target"] == 2
-        running.down()
+    running = Running("main", SHARED)
+    running.apply(**deployment(manifests, tmp_path))
+    all_wait(running, 4)
+    assert pods_of(one(manifests, "RayCluster"), cluster.address)["target"] == 2
+    running.down()

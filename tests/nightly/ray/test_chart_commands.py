@@ -13,9 +13,9 @@ import yaml
 from ray.job_submission import JobSubmissionClient
 
 from orchestration.deployment.file import APPLICATION_ROOT
-from orchestration.local.local_ray import prepare_environment, temporary_folder
 from tests.chart.charts import CPU_DEMO, Manifest, one, rendered
 from tests.support.chart_on_ray import HEAD, command, deployment_file, free_port, generated, serving
+from tests.support.ray_nodes import ray_nodes
 
 
 @pytest.fixture(autouse=True)
@@ -66,23 +66,13 @@ def test_the_commands_of_job_and_router_run_against_ray(tmp_path: Path) -> None:
 @contextmanager
 def ray_head(cluster: Manifest) -> Iterator[str]:
     """Start Ray with one node that has the marks of all workers; yield its dashboard's URL."""
-    prepare_environment()
-    from ray.cluster_utils import Cluster
-
     marks: dict[str, float] = {}
     for group in cluster["spec"]["workerGroupSpecs"]:
         marks |= yaml.safe_load(yaml.safe_load(group["rayStartParams"]["resources"]))
-    with temporary_folder() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_TMPDIR", str(folder))
-        (folder / "ray").mkdir()
-        port = free_port()
-        # NOTE: jobs need the agent; another Ray on this machine may use its default port.
-        places = {"dashboard_port": port, "dashboard_agent_listen_port": free_port()}
-        head = {"num_cpus": 4, "resources": marks, "include_dashboard": True, **places}
-        cluster = Cluster(initialize_head=True, head_node_args=head)
-        try:
-            # NOTE: `ray start` writes this file in a pod, and jobs find their Ray by it.
-            (folder / "ray" / "ray_current_cluster").write_text(cluster.address)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            cluster.shutdown()
+    port = free_port()
+    # NOTE: jobs need the agent; another Ray on this machine may use its default port.
+    places = {"dashboard_port": port, "dashboard_agent_listen_port": free_port()}
+    with ray_nodes(num_cpus=4, resources=marks, include_dashboard=True, **places) as (head, folder):
+        # NOTE: `ray start` writes this file in a pod, and jobs find their Ray by it.
+        (folder / "ray" / "ray_current_cluster").write_text(head.address)
+        yield f"http://127.0.0.1:{port}"

@@ -29,6 +29,7 @@ from tests.nightly.ray.cluster_rig import (
     process_of,
     three_nodes,
 )
+from tests.support.local_ray import HANG_S
 from tests.support.processes import TARGET_MODEL, service
 
 
@@ -208,7 +209,7 @@ def test_all_targets_are_replaced_by_other_weights_under_load(
             target={"model": models["b"], "replicas": 3}, drafter={"model": models["drafter"]}
         )
         running.until(lambda rows: any(not row.is_current for row in rows))
-        running.until_complete(within_s=90)
+        running.until_complete()
     assert [change.key for change in report.changes] == ["target.model"]
     new = load.answers()
     assert all(expected[prompt] != new[prompt] for prompt in expected)
@@ -223,16 +224,16 @@ def test_replicas_without_room_are_reported_and_the_others_serve(running: Runnin
         r"target=14: there is room for \d+: 14 x 1 = 14 CPUs, and the nodes have \d+, 1 of them for other"
     )
     with pytest.raises(ConfigError, match=refusal):
-        get_result(running.handle.scale.remote({Role.TARGET: 14}), 30)
-    get_result(running.handle.scale.remote({Role.TARGET: 14}, True), 30)
+        get_result(running.handle.scale.remote({Role.TARGET: 14}), HANG_S)
+    get_result(running.handle.scale.remote({Role.TARGET: 14}, True), HANG_S)
     running.until(lambda rows: any(row.state is ReplicaState.PENDING for row in rows))
     pending = next(row for row in running.rows().values() if row.state is ReplicaState.PENDING)
     assert "no node has room for 1 CPUs at present" in pending.detail
     assert "flyserve scale target=N" in pending.remedy
     assert load.generate("prompt 0")
     with pytest.raises(ConfigError, match=r"target.replicas: is 5000: .* less than or equal to 1024"):
-        get_result(running.handle.scale.remote({Role.TARGET: 5000}), 30)
-    get_result(running.handle.scale.remote({Role.TARGET: 1}), 30)
+        get_result(running.handle.scale.remote({Role.TARGET: 5000}), HANG_S)
+    get_result(running.handle.scale.remote({Role.TARGET: 1}), HANG_S)
     running.until_complete()
 
 
@@ -247,11 +248,10 @@ def test_replicas_follow_the_load_and_no_stream_is_cut(nodes: Nodes, models: dic
     with service("router", *flags) as router:
         load = Load(router.address)
         with load.running() as answered:
-            up_s = elastic.until_number(targets=4, drafters=2)
+            elastic.until_number(targets=4, drafters=2)
         with load.running(PROMPTS[:2]) as later:
             elastic.until_number(targets=1, drafters=1)
         load.close()
-    assert up_s < 20
     assert len({*answered, *later}) == len(PROMPTS), "every prompt must have one response"
     assert load.num_replays == 0
     elastic.down()
@@ -277,7 +277,7 @@ def test_routers_move_to_a_second_deployment_under_load_and_the_first_one_ends(
             while len(answered) < len(PROMPTS):
                 time.sleep(0.05)
             old.process.terminate()
-            assert old.process.wait(60) == 0, "it finishes its requests"
+            assert old.process.wait(HANG_S) == 0, "it finishes its requests"
             blue.down()
             before = len(answered)
             while len(answered) < before + 2 * len(PROMPTS):
