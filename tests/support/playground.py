@@ -6,16 +6,17 @@ WIDE = {"width": 1280, "height": 900}
 NARROW = {"width": 390, "height": 844}
 
 # Records the number of tokens whenever some are added, and every layout shift except words that wrap to the
-# next line as they grow.
+# next line as they grow, and those of less than a pixel: a shift's value is a share of the screen's area.
 WATCH = """() => {
   window.lengths = [];
   window.shifts = [];
   const list = document.getElementById("tokens");
   new MutationObserver(() => window.lengths.push(list.children.length)).observe(list, { childList: true });
   const describe = ({ node }) => node?.id || node?.className || node?.nodeName;
+  const isVisible = (value) => value >= 1 / window.innerHeight;
   const isWord = ({ node }) => (node?.closest ? node : node?.parentElement)?.closest(".tokens");
   const note = (entries) => entries.getEntries().forEach(({ value, sources }) => {
-    if (!sources.every(isWord)) window.shifts.push([value, sources.map(describe)]);
+    if (isVisible(value) && !sources.every(isWord)) window.shifts.push([value, sources.map(describe)]);
   });
   new PerformanceObserver(note).observe({ type: "layout-shift" });
 }"""
