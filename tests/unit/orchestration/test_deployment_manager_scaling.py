@@ -77,18 +77,6 @@ async def test_the_load_adds_replicas_and_drains_the_least_loaded(scene: Scene) 
     await scene.until(lambda rows: {"target-1.1"} < rows.keys() and len(rows) == 3)
 
 
-async def test_a_restarted_manager_keeps_the_replicas_added_for_the_load(scene: Scene) -> None:
-    await scene.manager.apply(autoscaled(), FILE)
-    await scene.until_ready("target-0.1")
-    set_load(scene, target_0=12)
-    await scene.until_ready("target-0.1", "target-1.1", "target-2.1")
-    set_load(scene, target_2=5)
-    await scene.until_ready("target-0.1", "target-2.1")
-    await scene.restart()
-    await scene.until_ready("target-0.1", "target-2.1")
-    assert scene.fleet.alive() == {"target-0.1", "target-2.1"}
-
-
 async def test_scaling_by_hand_stays_within_the_limits_and_autoscaling_continues_from_there(
     scene: Scene,
 ) -> None:

@@ -60,25 +60,6 @@ def test_only_the_router_gets_keys_clients_and_probes(deployment: Deployment, tm
     assert security_of(deployment.security, CONTROLLER)["tls"]["certificate"].endswith("certs/controller.pem")
 
 
-def test_without_a_section_no_process_gets_one() -> None:
-    plain = parse(Deployment, {"target": {"model": "/m/big"}}, "test")
-    assert all("security" not in spec.config for spec in plan(plain, "here:1"))
-    assert router_config(plain, "here:1", 60.0, 5.0)["security"] == {}
-
-
-@pytest.mark.parametrize(
-    ("security", "message"),
-    [
-        ({"tls": {"certificate": "c", "key": "k"}}, r"security\.tls\.ca"),
-        ({"health_port": 1}, "is for TLS"),
-        ({"auth_token_file": "k"}, "did you mean 'auth_tokens_file'"),
-    ],
-)
-def test_a_section_that_makes_no_sense_is_rejected_by_name(security: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        parse(Deployment, {"target": {"model": "/m/big"}, "security": security}, "test")
-
-
 @pytest.mark.parametrize(
     ("more", "is_possible"),
     [

@@ -29,8 +29,3 @@ def test_an_argument_that_is_added_changed_or_removed_replaces_the_replicas() ->
         Change("target.engine_args.seed", None, 1, Effect.REPLACES),
     )
     assert plan(before, "here:1") != plan(after, "here:1")
-
-
-def test_arguments_that_are_all_removed_are_changes_too() -> None:
-    before, after = deployment(engine="vllm", engine_args=FP8), deployment(engine="vllm")
-    assert [change.after for change in changes(before, after)] == [None, None]

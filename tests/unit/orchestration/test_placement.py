@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from fly.errors import ConfigError
@@ -8,39 +10,6 @@ from orchestration.deployment.plan import ReplicaSpec, plan
 from tests.unit.orchestration.manager_rig import deployment
 
 A, B, C = (Node(id, f"node {id}", {"CPU": cpus}) for id, cpus in (("a", 4.0), ("b", 8.0), ("c", 2.0)))
-
-
-def spec(role: Role = Role.TARGET, num_cpus: float = 1.0, shards: int = 1) -> ReplicaSpec:
-    return ReplicaSpec(role, f"{role}-0", "m:C", num_cpus, {}, shards)
-
-
-def on(node: Node, role: Role = Role.TARGET, num_cpus: float = 1.0) -> Instance:
-    return Instance(spec(role, num_cpus), 1, node=node.id)
-
-
-def test_replicas_of_a_tier_are_spread_and_others_do_not_count() -> None:
-    assert choose_node(spec(), (A, B, C), [on(B)]) == A
-    assert choose_node(spec(), (A, B, C), [on(A), on(B)]) == C
-    assert choose_node(spec(), (A, B, C), [on(B, Role.DRAFTER)]) == B
-
-
-def test_a_node_needs_room_for_all_shards() -> None:
-    assert choose_node(spec(num_cpus=2, shards=3), (A, B, C), []) == B
-    assert choose_node(spec(num_cpus=2, shards=3), (A, B, C), [on(B, num_cpus=3)]) is None
-    assert choose_node(spec(num_cpus=9), (A, B, C), []) is None
-
-
-def test_a_node_to_avoid_is_chosen_only_if_no_other_has_room() -> None:
-    assert choose_node(spec(), (A, B), [on(A)], avoid="b") == A
-    assert choose_node(spec(), (B,), [], avoid="b") == B
-    assert choose_node(spec(), (), []) is None
-
-
-def test_a_shortage_distinguishes_full_from_too_small_nodes() -> None:
-    assert shortage(spec(num_cpus=4, shards=3), (A, B)) == (
-        "no node is large enough for 3 shards of 4 CPUs: the largest has 8"
-    )
-    assert shortage(spec(num_cpus=4), (A, B)) == "no node has room for 4 CPUs at present"
 
 
 def requiring(replica: str = "target-0", **fields: object) -> ReplicaSpec:
@@ -55,6 +24,35 @@ def requiring(replica: str = "target-0", **fields: object) -> ReplicaSpec:
     return ReplicaSpec(**fields_of)  # type: ignore[arg-type]
 
 
+def on(node: Node, role: Role = Role.TARGET, num_cpus: float = 1.0) -> Instance:
+    return Instance(requiring(f"{role}-0", role=role, num_cpus=num_cpus), 1, node=node.id)
+
+
+@pytest.mark.parametrize(
+    ("fields", "nodes", "placed", "node"),
+    [
+        # The replicas of a tier are spread; those of another one do not count.
+        ({}, (A, B, C), [on(B)], A),
+        ({}, (A, B, C), [on(A), on(B)], C),
+        ({}, (A, B, C), [on(B, Role.DRAFTER)], B),
+        # A node needs room for all shards.
+        ({"num_cpus": 2.0, "shards": 3}, (A, B, C), [], B),
+        ({"num_cpus": 2.0, "shards": 3}, (A, B, C), [on(B, num_cpus=3)], None),
+        ({"num_cpus": 9.0}, (A, B, C), [], None),
+        ({}, (), [], None),
+    ],
+)
+def test_a_node_with_room_and_few_of_the_tier_is_chosen(
+    fields: dict[str, Any], nodes: tuple[Node, ...], placed: list[Instance], node: Node | None
+) -> None:
+    assert choose_node(requiring(**fields), nodes, placed) == node
+
+
+def test_a_node_to_avoid_is_chosen_only_if_no_other_has_room() -> None:
+    assert choose_node(requiring(), (A, B), [on(A)], avoid="b") == A
+    assert choose_node(requiring(), (B,), [], avoid="b") == B
+
+
 PLAIN = Node("plain", "plain", {"CPU": 16.0})
 MARKED = Node("marked", "marked", {"CPU": 4.0, "pool": 1000.0})
 GPUS = Node("gpus", "gpus", {"CPU": 8.0, "pool": 1000.0, "GPU": 2.0})
@@ -65,11 +63,8 @@ def chosen(spec: ReplicaSpec, *placed: Instance) -> str | None:
     return None if node is None else node.id
 
 
-def test_without_constraints_the_emptiest_node_is_chosen() -> None:
-    assert chosen(requiring()) == "plain"
-
-
 def test_a_node_resource_restricts_the_choice_to_nodes_that_have_it() -> None:
+    assert chosen(requiring()) == "plain"
     assert chosen(requiring(node_resource="pool")) == "gpus"
     assert chosen(requiring(node_resource="pool", num_cpus=9.0)) is None
 
@@ -82,25 +77,27 @@ def test_gpus_are_counted_for_every_shard_and_fractions_share_one() -> None:
     assert chosen(requiring(num_gpus=0.5, shards=3), running) is None
 
 
-def test_the_missing_resource_is_reported() -> None:
-    nodes = (PLAIN, MARKED, GPUS)
-    assert shortage(requiring(node_resource="elsewhere"), nodes) == "no node is marked elsewhere"
-    assert shortage(requiring(num_gpus=1.0, shards=4), nodes) == (
-        "no node is large enough for 4 shards of 1 CPUs and 1 GPUs: the largest has 2 GPUs"
-    )
-    assert shortage(requiring(node_resource="pool", num_cpus=9.0), nodes) == (
-        "no node is large enough for 9 CPUs: the largest has 8"
-    )
-    assert shortage(requiring(), ()) == "no node is large enough for 1 CPUs: the largest has 0"
-    assert shortage(requiring(), nodes) == "no node has room for 1 CPUs at present"
-
-
-def test_one_actor_with_several_gpus_waits_for_a_node_that_has_them_all() -> None:
-    vllm = requiring(num_cpus=4.0, num_gpus=4.0, config={"engine": "vllm", "shards": 4})
-    assert chosen(vllm) is None
-    assert shortage(vllm, (PLAIN, MARKED, GPUS)) == (
-        "no node is large enough for 4 CPUs and 4 GPUs: the largest has 2 GPUs"
-    )
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"node_resource": "elsewhere"}, "no node is marked elsewhere"),
+        (
+            {"num_gpus": 1.0, "shards": 4},
+            "no node is large enough for 4 shards of 1 CPUs and 1 GPUs: the largest has 2 GPUs",
+        ),
+        (
+            {"node_resource": "pool", "num_cpus": 9.0},
+            "no node is large enough for 9 CPUs: the largest has 8",
+        ),
+        (
+            {"num_cpus": 4.0, "num_gpus": 4.0, "config": {"engine": "vllm", "shards": 4}},
+            "no node is large enough for 4 CPUs and 4 GPUs: the largest has 2 GPUs",
+        ),
+        ({}, "no node has room for 1 CPUs at present"),
+    ],
+)
+def test_the_missing_resource_is_reported(fields: dict[str, Any], message: str) -> None:
+    assert shortage(requiring(**fields), (PLAIN, MARKED, GPUS)) == message
 
 
 def test_what_does_not_fit_is_refused_with_the_arithmetic_of_every_resource() -> None:

@@ -15,13 +15,6 @@ from tests.unit.orchestration.reconciler_rig import SURGE, Scene, specs
 IN_PLACE = RolloutConfig(surge=0, drain_s=30)
 
 
-def test_desired_replicas_are_started_and_applying_them_again_does_nothing() -> None:
-    scene = Scene().serve(*specs(2))
-    assert {str(key) for key in scene.cluster.instances} == {"target-0.1", "target-1.1"}
-    scene.desired = specs(2)
-    assert not scene.decide()
-
-
 def test_other_weights_replace_one_by_one_and_the_new_one_is_ready_before_the_old_drains() -> None:
     scene = Scene().serve(*specs(2))
     new = scene.desired = specs(2, "b")
@@ -98,16 +91,6 @@ def test_an_unreachable_instance_is_stopped_after_a_while_but_not_before() -> No
     assert [str(action.key) for action in scene.decide() if isinstance(action, Stop)] == ["target-0.1"]
     scene.now += 1
     assert scene.decide() == [Start(specs(1)[0])]
-
-
-def test_a_short_outage_changes_only_the_listed_endpoints() -> None:
-    scene = Scene().serve(*specs(1))
-    listed = scene.cluster.endpoints()
-    scene.cluster.mark_unreachable(InstanceKey("target-0", 1), scene.now)
-    assert scene.cluster.endpoints() == ()
-    scene.cluster.mark_ready(InstanceKey("target-0", 1), listed[0].address, scene.now)
-    assert scene.cluster.endpoints() == listed
-    assert not scene.decide()
 
 
 def test_fewer_replicas_drain_the_last_ones() -> None:

@@ -94,11 +94,6 @@ async def test_reports_of_routers_are_added_up_until_they_are_out_of_date() -> N
     assert registry.waiting() == 0
 
 
-async def test_a_report_arrives_over_grpc(registry: Registry, channel: grpc.aio.Channel) -> None:
-    await RegistryStub(channel).Report(registry_pb2.ReportRequest(router="one", waiting=9))
-    assert registry.waiting() == 9
-
-
 async def test_a_router_reports_its_queue_until_it_is_empty(registry: Registry) -> None:
     host = Host(registry_service(registry))
     await host.start()

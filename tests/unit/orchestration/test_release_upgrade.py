@@ -117,12 +117,6 @@ def test_an_empty_tag_stays_that_of_the_chart_that_installed_it() -> None:
     assert alone == {"ray": {"active": "green"}}
 
 
-def test_without_values_the_release_keeps_its_own() -> None:
-    release = Rehearsed()
-    run(release, None)
-    assert release.given[-1] == {"image": {"tag": "1"}, "ray": {"active": "green"}}
-
-
 def test_what_changes_no_running_pod_takes_one_step() -> None:
     release = Rehearsed(refusal="")
     run(release, {"router": {"max_queued": 5}})

@@ -11,8 +11,8 @@ from orchestration.control.instances import Instance, Phase
 from orchestration.control.placement import choose_members
 from orchestration.control.state_store import PersistedState, from_document, to_document
 from orchestration.deployment.file import Deployment
-from orchestration.deployment.plan import ReplicaSpec, plan
-from orchestration.deployment.scaling import at_its_largest, keeping_replicas, with_replicas
+from orchestration.deployment.plan import ReplicaSpec
+from orchestration.deployment.scaling import at_its_largest, keeping_replicas
 from services.common.config import parse
 from services.common.telemetry.process import Telemetry
 from services.lookup.config import SuffixConfig
@@ -57,24 +57,11 @@ def test_a_new_one_has_a_name_under_which_nothing_runs() -> None:
     assert chosen[Role.TARGET] == ("target-2", "target-1", "target-3")
 
 
-def test_the_plan_consists_of_the_members() -> None:
-    members = choose_members(deployment(1), {Role.TARGET: NAMES}, [instance(2, sequences=1)])
-    specs = plan(deployment(1), "here:1", members=members)
-    assert [spec.replica for spec in specs] == ["drafter-0", "target-2"]
-
-
 def test_members_survive_in_the_document() -> None:
     state = PersistedState(
         deployment(), members={Role.TARGET: ("target-1", "target-4"), Role.DRAFTER: ("drafter-0",)}
     )
     assert from_document(to_document(state)) == state
-
-
-def test_a_file_that_is_applied_again_keeps_what_the_load_asked_for_within_its_limits() -> None:
-    scaled = deployment(6, autoscaling={"min": 1, "max": 8})
-    assert keeping_replicas(deployment(1, autoscaling={"min": 1, "max": 8}), scaled) == scaled
-    assert keeping_replicas(deployment(1, autoscaling={"min": 1, "max": 4}), scaled).target.replicas == 4
-    assert keeping_replicas(deployment(2), scaled).target.replicas == 2
 
 
 def test_a_file_that_is_applied_again_keeps_a_number_until_it_has_another_one_itself() -> None:
@@ -83,18 +70,10 @@ def test_a_file_that_is_applied_again_keeps_a_number_until_it_has_another_one_it
         kept = keeping_replicas(deployment(number), scaled, {Role.TARGET: in_file})
         assert kept.target.replicas == expected
     by_load = deployment(6, autoscaling={"min": 1, "max": 8})
+    assert keeping_replicas(deployment(1, autoscaling={"min": 1, "max": 8}), by_load) == by_load
+    assert keeping_replicas(deployment(1, autoscaling={"min": 1, "max": 4}), by_load).target.replicas == 4
+    assert at_its_largest(by_load).target.replicas == 8
     assert keeping_replicas(deployment(2), by_load, {Role.TARGET: 2}).target.replicas == 2
-
-
-def test_tiers_at_their_largest() -> None:
-    scaled = deployment(6, autoscaling={"min": 1, "max": 8})
-    assert at_its_largest(scaled).target.replicas == 8
-    assert (
-        with_replicas(scaled, {Role.DRAFTER: 3}).drafter
-        == parse(
-            Deployment, {**deployment().model_dump(), "drafter": {"model": "/m/small", "replicas": 3}}, "test"
-        ).drafter
-    )
 
 
 @pytest.mark.parametrize(
@@ -136,14 +115,3 @@ def test_the_load_of_a_look_up_drafter_is_its_sequences_and_not_its_cache() -> N
     full = replace(idle, sequences=7, kv_cached=1024)
     drafters = [replace(instance(0), load=load) for load in (idle, full)]
     assert tier_demand(drafters, max_sequences=10) == Demand(0.7)
-
-
-def test_a_look_up_drafter_is_autoscaled() -> None:
-    tier = {"engine": "ngram", "autoscaling": {"min": 1, "max": 4}}
-    made = parse(Deployment, {"target": {"model": "/m/big"}, "drafter": tier}, "test")
-    assert [spec.replica for spec in plan(with_replicas(made, {Role.DRAFTER: 3}), "here:1")][:3] == [
-        "drafter-0",
-        "drafter-1",
-        "drafter-2",
-    ]
-    assert len(plan(at_its_largest(made), "here:1")) == 5
