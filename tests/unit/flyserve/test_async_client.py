@@ -25,11 +25,6 @@ async def test_it_does_what_the_blocking_client_does(served: tuple[FakeGeneratio
     assert [piece.id for piece in await client.tokenize("the fox")] == [1, 3]
 
 
-async def test_many_requests_run_side_by_side(served: tuple[FakeGeneration, AsyncClient]) -> None:
-    responses = await asyncio.gather(*(served[1].generate("hello") for _ in range(16)))
-    assert {response.text for response in responses} == {"the quick fox"}
-
-
 async def test_a_server_that_is_away_for_a_while_is_asked_again(
     served: tuple[FakeGeneration, AsyncClient],
 ) -> None:

@@ -60,6 +60,8 @@ def test_info_shows_what_is_served(served: tuple[FakeGeneration, str]) -> None:
     assert drafter.startswith("drafter: none at present")
     assert default == "by default: preset vllm"
     assert limits.startswith("at most: max_new_tokens 0")
+    printed = json.loads(run("info", "--json", "--address", served[1]).stdout)
+    assert printed["deployment"]["target"]["weight_fingerprint"] == "w1" and printed["answered_in_s"] > 0
 
 
 def test_info_of_a_drafter_without_a_model_shows_no_model() -> None:
@@ -74,12 +76,6 @@ def test_info_of_a_drafter_without_a_model_shows_no_model() -> None:
         console.print(view(Status(served, 0.1)))
     drafter = captured.get().splitlines()[2].rstrip()
     assert drafter == "drafter: suffix (looks tokens up, without a model, context 4,096 tokens)"
-
-
-def test_info_as_json(served: tuple[FakeGeneration, str]) -> None:
-    printed = json.loads(run("info", "--json", "--address", served[1]).stdout)
-    assert printed["deployment"]["target"]["weight_fingerprint"] == "w1"
-    assert printed["deployment"]["default_speculation"]["preset"] == "vllm" and printed["answered_in_s"] > 0
 
 
 def test_info_of_nothing_is_one_line_with_the_remedy() -> None:

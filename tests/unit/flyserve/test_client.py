@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fly.errors import DeadlineExceeded, FlyServeError, InvalidRequest, NotReady, Overloaded
+from fly.errors import FlyServeError, InvalidRequest, NotReady, Overloaded
 from fly.request import GenerateRequest
 from fly.types import Coupling, EntropyEstimator, FinishReason, Mode, TailPolicy, Verdict
 from flyserve import Client, DraftLength, SamplingParams, SpeculationParams, Token
@@ -75,7 +75,6 @@ def test_every_choice_is_told(served: tuple[FakeGeneration, Client]) -> None:
             {"sampling": SamplingParams(seed=-1)},
             "sampling.seed is -1, must be a whole number from 0 to 1844674",
         ),
-        ({"sampling": SamplingParams(seed=2**64)}, "sampling.seed is 18446744073709551616, must be"),
         ({"sampling": SamplingParams(seed=1.5)}, "sampling.seed is 1.5, must be a whole number"),
         ({"sampling": SamplingParams(temperature="hot")}, "sampling.temperature is 'hot', must be a number"),
         (
@@ -87,17 +86,11 @@ def test_every_choice_is_told(served: tuple[FakeGeneration, Client]) -> None:
             "sampling.logit_bias .* must be token ids with numbers",
         ),
         (
-            {"sampling": SamplingParams(coupling="none")},
-            "sampling.coupling is 'none', must be one of shared_noise",
-        ),
-        (
             {"speculation": SpeculationParams(mode="quick")},
             "speculation.mode is 'quick', must be one of plain, exact",
         ),
-        ({"speculation": SpeculationParams(window=-1)}, "speculation.window is -1, must be a whole number"),
         ({"max_new_tokens": -5}, "max_new_tokens is -5"),
         ({"stop": "end"}, "stop is 'end', must be a list, each text"),
-        ({"n": -1}, "n is -1"),
     ],
 )
 def test_what_the_wire_cannot_carry_names_its_field(
@@ -105,14 +98,6 @@ def test_what_the_wire_cannot_carry_names_its_field(
 ) -> None:
     with pytest.raises(InvalidRequest, match=message):
         served[1].generate("hello", **fields)
-
-
-def test_info_names_models_and_presets(served: tuple[FakeGeneration, Client]) -> None:
-    deployment = served[1].info()
-    assert (deployment.target.model_id, deployment.target.weight_fingerprint) == ("big", "w1")
-    assert deployment.drafter is None
-    assert deployment.presets == ("vllm", "flyserve")
-    assert deployment.default_speculation.preset == "vllm"
 
 
 def test_stream_yields_chunks_as_they_come(served: tuple[FakeGeneration, Client]) -> None:
@@ -189,32 +174,12 @@ def test_the_next_address_takes_over(served: tuple[FakeGeneration, Client]) -> N
     with Client([rejected_address(), client_address(served[1])]) as client:
         assert client.generate("hello").text == "the quick fox"
         assert client.tokenize("the")
-
-
-def test_an_unknown_option_is_a_type_error(served: tuple[FakeGeneration, Client]) -> None:
-    with pytest.raises(TypeError, match="temprature"):
-        served[1].generate("hello", temprature=0.5)  # type: ignore[call-arg]
-
-
-def test_a_closed_client_says_so(served: tuple[FakeGeneration, Client]) -> None:
-    served[1].close()
     with pytest.raises(FlyServeError, match="the client is closed"):
-        served[1].generate("hello")
+        client.generate("hello")
 
 
 def client_address(client: Client) -> str:
     return client._connection.addresses[0]
-
-
-def test_a_deadline_that_passes_is_told(served: tuple[FakeGeneration, Client]) -> None:
-    with pytest.raises(DeadlineExceeded):
-        list(served[1].stream("endless", timeout_s=0.05))
-
-
-def test_a_server_that_is_not_there_is_named() -> None:
-    address = rejected_address()
-    with Client(address) as client, pytest.raises(NotReady, match=f"nothing answers at {address}"):
-        client.generate("hello")
 
 
 def test_importing_the_command_line_loads_neither_torch_nor_ray() -> None:

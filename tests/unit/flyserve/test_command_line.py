@@ -31,13 +31,6 @@ def fails_with(result: Result, *parts: str, status: int = 2) -> None:
     assert result.exit_code == status
 
 
-@pytest.mark.parametrize("arguments", [(), ("up",), ("generate",), ("chat",), ("info",), ("bench",)])
-def test_help_reads_well(arguments: tuple[str, ...]) -> None:
-    result = run(*arguments, "--help")
-    assert result.exit_code == 0
-    assert "Usage" in result.stdout
-
-
 def test_the_help_of_generate_groups_its_options_and_gives_examples() -> None:
     shown = run("generate", "--help").stdout
     places = [shown.index(part) for part in ("Arguments", "Options", "Sampling", "Speculation", "Connection")]
@@ -88,22 +81,6 @@ def test_a_policy_of_the_draft_length_is_refused(served: tuple[FakeGeneration, s
     assert "--draft-length" in result.stderr and "draft_length.max_sequences" in result.stderr
 
 
-def test_generate_prints_json(served: tuple[FakeGeneration, str]) -> None:
-    response = json.loads(run("generate", "hello", "--json", "--address", served[1]).stdout)
-    (choice,) = response["choices"]
-    assert choice["tokens"][1] == {
-        "id": 2,
-        "verdict": "rescued",
-        "choice": 7,
-        "entropy": 1.5,
-        "text": " quick",
-        "choice_text": " slow",
-        "logprobs": None,
-    }
-    assert choice["finish_reason"] == "stop_token"
-    assert choice["statistics"]["tau"] == 3.0
-
-
 def test_generate_prints_a_json_line_per_chunk(served: tuple[FakeGeneration, str]) -> None:
     result = run("generate", "hello", "--json-lines", "--logprobs", "0", "--address", served[1])
     first, last = map(json.loads, result.stdout.splitlines())
@@ -152,16 +129,6 @@ def test_a_deployment_that_is_not_there_is_one_line_with_the_remedy(command: tup
     fails_with(run(*command, "--address", address), f"nothing answers at {address}", "flyserve up", status=3)
 
 
-def test_a_missing_deployment_file_is_one_line(tmp_path: Path) -> None:
-    fails_with(run("up", str(tmp_path / "absent.yaml")), "absent.yaml", "No such file")
-
-
-def test_an_unknown_key_is_one_line(tmp_path: Path) -> None:
-    path = tmp_path / "deployment.yaml"
-    path.write_text("target: {modell: x}\n", encoding="utf-8")
-    fails_with(run("up", str(path)), "target.modell: unknown key, did you mean 'model'?")
-
-
 def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "deployment.yaml"
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -195,3 +162,19 @@ def test_a_model_that_cannot_be_pulled_is_one_line(tmp_path: Path) -> None:
     lines = late.stderr.splitlines()
     assert lines[0].startswith("waiting until") and "does not hold hf://org/name@main" in lines[1]
     assert late.exit_code == 3
+
+
+def test_generate_prints_json(served: tuple[FakeGeneration, str]) -> None:
+    response = json.loads(run("generate", "hello", "--json", "--address", served[1]).stdout)
+    (choice,) = response["choices"]
+    assert choice["tokens"][1] == {
+        "id": 2,
+        "verdict": "rescued",
+        "choice": 7,
+        "entropy": 1.5,
+        "text": " quick",
+        "choice_text": " slow",
+        "logprobs": None,
+    }
+    assert choice["finish_reason"] == "stop_token"
+    assert choice["statistics"]["tau"] == 3.0

@@ -1,7 +1,6 @@
 import io
 from collections import Counter
 
-import pytest
 from rich.console import Console
 
 from demo.tasks import load_tasks
@@ -16,28 +15,11 @@ from flyserve.bench.comparison import (
     rotated,
     summarize,
 )
-from flyserve.bench.statistics import share, speed
 
 
 def measurement(problem: int, seconds: float, is_solved: bool = True, **figures: float) -> Measurement:
     statistics = Statistics(**{"emitted": 100, "rounds": 10, "draft_rounds": 10, **figures})  # type: ignore[arg-type]
     return Measurement(str(problem), seconds, is_solved, statistics)
-
-
-def test_speed_is_of_totals() -> None:
-    runs = [measurement(0, 1.0), measurement(1, 4.0, emitted=300)]
-    assert speed(runs) == 80.0
-
-
-def test_a_share_of_zero_is_zero() -> None:
-    assert share(0, 0) == 0.0
-
-
-def test_a_constant_speed_up_has_no_spread() -> None:
-    baseline = [measurement(n, 1.0 + n) for n in range(5)]
-    fast = [measurement(n, (1.0 + n) / 3) for n in range(5)]
-    up = summarize("fast", fast, baseline).speed_up
-    assert (up.value, up.low, up.high) == pytest.approx((3.0, 3.0, 3.0))
 
 
 def test_the_interval_holds_the_value() -> None:

@@ -10,7 +10,7 @@ import trustme
 from fly.errors import ConfigError, NotReady
 from flyserve import AsyncClient, Client, Tls
 from flyserve.connection import make_connection
-from tests.unit.flyserve.fake_generation import FakeGeneration, fake_generation
+from tests.unit.flyserve.fake_generation import fake_generation
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,6 @@ def test_mutual_tls(files: Files) -> None:
             assert client.info().target.model_id == "big"
         with Client(address, tls=Tls(files.root), retries=0) as client, pytest.raises(NotReady):
             client.info(timeout_s=5)
-
-
-def test_a_token_goes_in_plaintext_only_where_nobody_listens() -> None:
-    served: FakeGeneration
-    with fake_generation() as (served, address), Client(address, token="secret") as client:
-        client.generate("hello")
-    assert served.metadata[0]["authorization"] == "Bearer secret"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from fly.messages import Role
 from fly.version import VERSION
 from flyserve.cli import app
-from orchestration.deployment.file import Deployment, load_deployment
+from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import plan
 from services.common.config import parse
 
@@ -75,14 +75,6 @@ def test_every_flag_is_a_key_of_the_file(models: Path, monkeypatch: pytest.Monke
     }
 
 
-def test_the_printed_file_is_one_that_up_takes(models: Path) -> None:
-    result = printed(models / "target", "--draft", models / "drafter", "--sub-draft", "suffix")
-    (file := models / "deployment.yaml").write_text(result.stdout)
-    deployment = load_deployment(file)
-    assert deployment.drafter is not None and deployment.sub_drafter is not None
-    assert deployment.sub_drafter.engine == "suffix"
-
-
 @pytest.mark.parametrize("engine", ["suffix", "ngram"])
 def test_drafts_need_no_model(models: Path, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(models)
@@ -101,10 +93,6 @@ def test_a_drafter_with_other_tokens_is_mapped_to_those_of_the_target(models: Pa
     assert made["drafter"] == {"model": str(models / "foreign"), "vocabulary": "text"}
     drafters = [spec for spec in plan(parse(Deployment, made, "test"), "here:1") if spec.role is Role.DRAFTER]
     assert drafters[0].config["target_tokenizer"] == str(models / "target")
-
-
-def test_a_name_of_the_hub_stays_as_it_is() -> None:
-    assert content("org/name@main", "--draft", "org/small@main")["drafter"] == {"model": "org/small@main"}
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,6 @@ def test_a_terminal_shows_how_many_are_ready_and_how_long_it_may_take() -> None:
     seen = shown(is_terminal=True)
     assert "starting drafter 0/1, target 1/2" in seen and "1/3" in seen
     assert re.search(r"at most \d+ s left", seen)
-
-
-def test_a_pipe_shows_nothing() -> None:
     assert shown(is_terminal=False) == ""
 
 

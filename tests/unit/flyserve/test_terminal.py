@@ -93,15 +93,6 @@ def test_tokens_are_coloured_by_verdict_and_explained() -> None:
     assert person.process.returncode == 0
 
 
-def test_no_color_is_respected() -> None:
-    with (
-        fake_generation() as (_, address),
-        terminal("generate", "hello", "--address", address, NO_COLOR="1") as person,
-    ):
-        seen = person.read_all()
-    assert "the quick fox\r\n" in seen and "\x1b[3" not in seen and "accepted by FLy" not in seen
-
-
 def test_a_conversation_goes_on_after_ctrl_c_and_after_an_error() -> None:
     with fake_generation() as (service, address), terminal("chat", "--address", address) as person:
         assert "big: /new starts" in person.read_until("no draft") and not service.conversations
@@ -167,3 +158,12 @@ def test_a_watched_deployment_that_goes_away_is_shown_as_such() -> None:
         person.type("\x03")
         person.read_all()
     assert person.process.returncode == 130
+
+
+def test_no_color_is_respected() -> None:
+    with (
+        fake_generation() as (_, address),
+        terminal("generate", "hello", "--address", address, NO_COLOR="1") as person,
+    ):
+        seen = person.read_all()
+    assert "the quick fox\r\n" in seen and "\x1b[3" not in seen and "accepted by FLy" not in seen

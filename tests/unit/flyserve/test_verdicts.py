@@ -4,9 +4,9 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from fly.response import Chunk, Statistics
+from fly.response import Chunk
 from fly.types import Token, Verdict
-from flyserve.cli.show import STYLES, Colouring, legend, statistics_line
+from flyserve.cli.show import STYLES, Colouring, legend
 
 
 def chunk(text: str, *tokens: tuple[str, Verdict]) -> Chunk:
@@ -61,7 +61,3 @@ def test_colours_follow_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     assert "\x1b[" in printed(force_terminal=True)
     assert "\x1b[" not in printed(force_terminal=False)
-
-
-def test_the_line_of_statistics_survives_an_empty_response() -> None:
-    assert statistics_line(Statistics()).startswith("0 tokens | 0.0 tokens/s")
