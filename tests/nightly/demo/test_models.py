@@ -22,6 +22,7 @@ EVERY_MODEL = pytest.mark.parametrize("name", PAIR)
 
 @pytest.fixture(scope="module")
 def models() -> Models:
+    torch.set_num_threads(1)  # more threads wait for each other where a machine is busy
     return {name: load_model(MODELS / name, torch.float32) for name in PAIR}
 
 
