@@ -10,14 +10,13 @@ import yaml
 
 from fly.messages import Role
 from flyserve.cli import app
-from orchestration.deployment.file import LAST_METRICS_OFFSET, METRICS_OFFSETS, Deployment
+from orchestration.deployment.file import LAST_METRICS_OFFSET, METRICS_OFFSETS
 from orchestration.deployment.plan import metrics_port, plan, router_config
 from router.config import RouterConfig
 from router.servicer import SERVICE_NAME
 from services.common.config import parse
 from tests.chart.charts import CPU_DEMO, SECURED, Manifest, deployments, objects, one, pod_templates, rendered
 from tests.support.documents import snippets
-from tools import chart_schema as schema
 from tools.chart import CHART, RAY_API
 from tools.chart_goldens import EXAMPLES, RENDERED
 
@@ -40,32 +39,6 @@ def test_the_rendered_files_are_deployments_that_routers_understand(example: Pat
         config = parse(RouterConfig, router_config(made, "registry:1", 60.0, 5.0), "router")
         assert config.host == "0.0.0.0"
         assert plan(made, "registry:1")
-
-
-def test_every_value_of_the_deployment_arrives(tmp_path: Path) -> None:
-    values = yaml.safe_load((CHART / "values.yaml").read_text())
-    (made,) = deployments(rendered(tmp_path), tmp_path)
-    arrived = made.model_dump(mode="json", exclude_unset=True)
-    # Where nothing of it is on, there is none.
-    wanted = Deployment.model_fields.keys() & values.keys() - {"security"}
-    served = {name: values[name] for name in wanted}
-    assert served.keys() == wanted & schema.values_schema()["properties"].keys() & arrived.keys()
-
-    def without_settled(node: Any, path: str = "") -> Any:
-        if not isinstance(node, dict):
-            return node
-        return {
-            key: without_settled(value, f"{path}{key}.")
-            for key, value in node.items()
-            if f"{path}{key}" not in schema.SETTLED
-        }
-
-    assert without_settled(arrived) == served
-
-
-def test_sections_that_are_left_away_are_left_away(tmp_path: Path) -> None:
-    (made,) = deployments(rendered(tmp_path, {"drafter": None, "sub_drafter": None}), tmp_path)
-    assert made.drafter is None and made.sub_drafter is None
 
 
 def test_replicas_run_only_where_their_mark_is(tmp_path: Path) -> None:
@@ -276,18 +249,6 @@ def test_workers_of_a_tier_on_vllm_have_an_image_of_their_own(tmp_path: Path) ->
     assert {"router", "head", "drafter", "sub_drafter", "apply"} <= found.keys()
     assert set(found.values()) == {"here/flyserve:7"}
     assert images({"vllmTag": "mine"})["target"] == "flyserve:mine"
-
-
-def test_a_second_cluster_has_its_own_image_of_vllm(tmp_path: Path) -> None:
-    values = {
-        "target": {"engine": "vllm", "kv_tokens": None},
-        "image": {"tag": "1"},
-        "ray": {"standby": {"name": "green", "image": {"tag": "2"}}},
-    }
-    clusters = [m for m in rendered(tmp_path, values) if m["kind"] == "RayCluster"]
-    groups = [cluster["spec"]["workerGroupSpecs"][0] for cluster in clusters]
-    images = [group["template"]["spec"]["containers"][0]["image"] for group in groups]
-    assert images == ["flyserve:1-vllm", "flyserve:2-vllm"]
 
 
 def test_a_pipeline_of_vllm_multiplies_what_a_pod_offers(tmp_path: Path) -> None:

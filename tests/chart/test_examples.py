@@ -1,9 +1,7 @@
 import json
-import os
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import kubernetes_validate
@@ -20,7 +18,6 @@ OWN_SCHEMA = yaml.safe_load((Path(__file__).parent / "raycluster.schema.yaml").r
 KUBERNETES = [f"1.{minor}" for minor in range(28, 38)]
 CUSTOM = (RAY_API, GATEWAY_API, "keda.sh/v1alpha1")
 """APIs whose objects Kubernetes' own schemas do not know."""
-CRDS = os.environ.get("KUBERAY_CRD_DIR")
 
 each_example = pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 
@@ -87,35 +84,6 @@ def test_ray_clusters_keep_to_the_fields_that_kuberay_knows(example: Path) -> No
     assert clusters
     for cluster in clusters:
         jsonschema.validate(cluster, OWN_SCHEMA)
-
-
-@pytest.mark.skipif(not CRDS, reason="KUBERAY_CRD_DIR names no folder with KubeRay's own schemas")
-@each_example
-def test_kuberays_own_schema_takes_ray_clusters(example: Path) -> None:
-    (path,) = Path(CRDS or "").glob("*rayclusters*.json")
-    theirs = closed(json.loads(path.read_text()))
-    validator = jsonschema.Draft202012Validator(theirs)
-    for manifest in manifests_of(example):
-        if manifest["kind"] == "RayCluster":
-            validator.validate(manifest)
-
-
-def closed(node: Any) -> Any:
-    """A schema of a custom resource as Kubernetes reads it: no unknown fields, numbers or strings, null."""
-    if isinstance(node, list):
-        return [closed(item) for item in node]
-    if not isinstance(node, dict):
-        return node
-    made = {key: closed(value) for key, value in node.items() if not key.startswith("x-kubernetes")}
-    if node.get("x-kubernetes-int-or-string"):
-        return {"type": ["integer", "string"]}
-    if isinstance(made.get("properties"), dict) and made.get("type") == "object":
-        is_open = set(made["properties"]) <= {"metadata"} or node.get("x-kubernetes-preserve-unknown-fields")
-        if not is_open:
-            made.setdefault("additionalProperties", False)
-    if made.pop("nullable", False) and isinstance(made.get("type"), str):
-        made["type"] = [made["type"], "null"]
-    return made
 
 
 def test_rays_autoscaler_understands_what_a_pod_offers() -> None:

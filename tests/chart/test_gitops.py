@@ -12,11 +12,6 @@ APPLICATION = yaml.safe_load((CHART.parent / "argocd.yaml").read_text())
 
 
 @each_example
-def test_the_same_values_render_the_same_again(example: Path) -> None:
-    assert template(example) == template(example)
-
-
-@each_example
 def test_no_number_of_an_autoscaler_is_rendered(example: Path) -> None:
     manifests = objects(template(example))
     values = yaml.safe_load(example.read_text())

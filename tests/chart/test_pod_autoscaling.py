@@ -4,11 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from orchestration.deployment.autoscaling import Autoscaling
-from orchestration.deployment.file import Deployment
-from services.common.config import parse
 from tests.chart.charts import one, rendered
 from tools.chart import ChartError
 
@@ -82,22 +79,6 @@ def test_without_it_pods_stay_as_they_are(tmp_path: Path) -> None:
     # Nothing in the head calls Kubernetes then.
     assert cluster["spec"]["headGroupSpec"]["template"]["spec"]["automountServiceAccountToken"] is False
     assert groups(tmp_path, values)["target"] == (2, 2, 2)
-
-
-def test_limits_reach_the_controller_as_they_are(tmp_path: Path) -> None:
-    said = {
-        "min": 2,
-        "max": 9,
-        "target_load": 0.5,
-        "tolerance": 0.2,
-        "upscale_delay_s": 7,
-        "downscale_delay_s": 60,
-    }
-    values = {"target": {"autoscaling": said}, "drafter": {"replicas": 2, "autoscaling": said}}
-    config = one(rendered(tmp_path, values), "ConfigMap", "-config")["data"]["deployment-blue.yaml"]
-    made = parse(Deployment, yaml.safe_load(config), "rendered")
-    assert made.drafter is not None
-    assert made.target.autoscaling == made.drafter.autoscaling == Autoscaling(**said)
 
 
 def test_a_sub_drafter_has_no_load_to_follow(tmp_path: Path) -> None:
