@@ -13,7 +13,7 @@ from demo.tasks import Task
 from demo.tokenizer import render
 from fly.types import Mode
 from flyserve import Client, DraftLength, SamplingParams, SpeculationParams
-from tests.support.comparison import MAX_NEW_TOKENS, PlainResponses, responses, seed_of
+from tests.support.comparison import CONCURRENCY, MAX_NEW_TOKENS, PlainResponses, responses, seed_of
 from tests.support.processes import TARGET_MODEL, Deployment, one_more_target, router_of, service
 
 NUM_PROBLEMS = 8
@@ -43,13 +43,6 @@ def clumsy_router(deployment: Deployment, tmp_path_factory: pytest.TempPathFacto
         yield router.address
 
 
-@pytest.fixture(scope="module")
-def lone_router(deployment: Deployment) -> Iterator[str]:
-    """A router with the same targets, without a drafter."""
-    with router_of(deployment.targets) as router:
-        yield router.address
-
-
 def save_untrained(folder: Path) -> None:
     torch.manual_seed(3)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(TARGET_MODEL)
@@ -65,37 +58,31 @@ def save_untrained(folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def test_alone(deployment: Deployment, expected: PlainResponses) -> None:
+LENGTHS = {f"drafts of {most}": replace(EXACT, draft_length=DraftLength(max=most)) for most in (0, 1, 25)}
+WAYS = {
+    "alone": EXACT,
+    "in a batch": EXACT,
+    "without the sub-drafter": replace(EXACT, sub_drafter=False),
+    **LENGTHS,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_in_any_way(deployment: Deployment, expected: PlainResponses, way: str) -> None:
+    at_once = 1 if way == "alone" else CONCURRENCY
     router = deployment.router.address
-    expected.assert_equals(responses(router, expected.problems, EXACT, expected.sampling, concurrency=1))
-
-
-def test_in_a_batch_of_8(deployment: Deployment, expected: PlainResponses) -> None:
-    router = deployment.router.address
-    expected.assert_equals(responses(router, expected.problems, EXACT, expected.sampling, concurrency=8))
-
-
-@pytest.mark.parametrize("length", [0, 1, 25])
-def test_with_other_draft_lengths(deployment: Deployment, expected: PlainResponses, length: int) -> None:
-    speculation = SpeculationParams(mode=Mode.EXACT, draft_length=DraftLength(max=length))
-    found = responses(deployment.router.address, expected.problems, speculation, expected.sampling)
-    expected.assert_equals(found)
-
-
-def test_without_the_sub_drafter(deployment: Deployment, expected: PlainResponses) -> None:
-    speculation = SpeculationParams(mode=Mode.EXACT, sub_drafter=False)
-    found = responses(deployment.router.address, expected.problems, speculation, expected.sampling)
-    expected.assert_equals(found)
+    expected.assert_equals(responses(router, expected.problems, WAYS[way], expected.sampling, at_once))
 
 
 def test_with_another_drafter(clumsy_router: str, expected: PlainResponses) -> None:
     # NOTE: short drafts: all of them cost forwards, and none gives a token.
-    speculation = SpeculationParams(mode=Mode.EXACT, draft_length=DraftLength(max=2))
+    speculation = replace(EXACT, draft_length=DraftLength(max=2))
     expected.assert_equals(responses(clumsy_router, expected.problems, speculation, expected.sampling))
 
 
-def test_without_a_drafter(lone_router: str, expected: PlainResponses) -> None:
-    expected.assert_equals(responses(lone_router, expected.problems, EXACT, expected.sampling))
+def test_without_a_drafter(deployment: Deployment, expected: PlainResponses) -> None:
+    with router_of(deployment.targets) as router:
+        expected.assert_equals(responses(router.address, expected.problems, EXACT, expected.sampling))
 
 
 def test_with_a_target_killed_half_way(deployment: Deployment, expected: PlainResponses) -> None:

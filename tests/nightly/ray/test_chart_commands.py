@@ -13,7 +13,7 @@ import yaml
 from ray.job_submission import JobSubmissionClient
 
 from orchestration.deployment.file import APPLICATION_ROOT
-from tests.chart.charts import CPU_DEMO, Manifest, one, rendered
+from tests.chart.charts import Manifest, one, rendered
 from tests.support.chart_on_ray import HEAD, command, deployment_file, free_port, generated, serving
 from tests.support.ray_nodes import ray_nodes
 
@@ -22,13 +22,6 @@ from tests.support.ray_nodes import ray_nodes
 def _commands_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     scripts = str(Path(sys.executable).parent)
     monkeypatch.setenv("PATH", os.pathsep.join([scripts, os.environ["PATH"]]))
-
-
-def test_the_deployment_file_of_the_cpu_example_starts(tmp_path: Path) -> None:
-    manifests = rendered(tmp_path, None, CPU_DEMO)
-    file = deployment_file(manifests, tmp_path)
-    with serving(["flyserve", "up", str(file), "--startup-timeout-s", "800"]) as address:
-        assert "books" in generated(manifests, address)
 
 
 def test_the_commands_of_job_and_router_run_against_ray(tmp_path: Path) -> None:
