@@ -45,7 +45,7 @@ class LocalProposer:
             return ()
         started = time.perf_counter()
         self.follow(sequence)
-        tokens = self._proposer.propose(max_tokens).tokens
+        tokens = self._proposer.propose(max_tokens)
         self._benefit.record_local_proposal(time.perf_counter() - started)
         self._last = len(sequence), tokens
         return tokens

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from fly.messages import Open, Role
+from fly.messages import Open
 from services.lookup.config import AnyLookupConfig, SuffixConfig
 from services.lookup.index.budget import IndexBudget, IndexShare
-from services.lookup.index.ngram import PromptLookup, Proposal
+from services.lookup.index.ngram import PromptLookup
 from services.lookup.index.response_cache import ResponseCache, SnippetRetriever
-from services.lookup.index.suffix import FOR_TARGET, SaltedCache, SuffixProposer, SuffixRule
+from services.lookup.index.suffix import FOR_TARGET, SaltedCache, SuffixProposer
 
 
 class SequenceLookup(Protocol):
@@ -17,13 +17,14 @@ class SequenceLookup(Protocol):
     def update(self, ids: Sequence[int], unchanged: int) -> None:
         """Set the sequence to `ids`; its first `unchanged` tokens are as before."""
 
-    def propose(self, max_tokens: int) -> Proposal:
-        """Return a continuation of at most `max_tokens` tokens; empty if none is likely."""
+    def propose(self, max_tokens: int) -> tuple[int, ...]:
+        """Return a draft of at most `max_tokens` tokens after the sequence; empty if none is likely."""
 
-    def snippets(self, max_tokens: int) -> list[tuple[int, ...]]:
-        """Return snippets of finished responses, `max_tokens` in total, each at most once per sequence.
+    def snippets(self, ids: Sequence[int], max_tokens: int) -> list[tuple[int, ...]]:
+        """Return snippets of finished responses for the sequence `ids`, which need not be set by `update`.
 
-        The drafter makes proposals from them itself.
+        They have `max_tokens` in total, and each is returned at most once. A drafter makes proposals from
+        them itself.
         """
 
     def finish(self, response: Sequence[int]) -> None:
@@ -51,11 +52,11 @@ class ProposalEngine(Protocol):
 class NgramLookup(PromptLookup):
     """Prompt look-up within one sequence; sequences share nothing."""
 
-    def __init__(self, min_ngram: int, max_ngram: int, share: IndexShare, for_target: bool) -> None:
-        super().__init__(min_ngram, max_ngram, share, for_target)
+    def __init__(self, min_ngram: int, max_ngram: int, share: IndexShare) -> None:
+        super().__init__(min_ngram, max_ngram, share)
         self._share = share
 
-    def snippets(self, max_tokens: int) -> list[tuple[int, ...]]:
+    def snippets(self, ids: Sequence[int], max_tokens: int) -> list[tuple[int, ...]]:
         return []
 
     def finish(self, response: Sequence[int]) -> None:
@@ -69,36 +70,25 @@ class NgramEngine:
     response_cache_tokens = 0
     response_cache_capacity = 0
 
-    def __init__(self, min_ngram: int, max_ngram: int, budget: IndexBudget, for_target: bool = False) -> None:
+    def __init__(self, min_ngram: int, max_ngram: int, budget: IndexBudget) -> None:
         self._min_ngram = min_ngram
         self._max_ngram = max_ngram
         self._budget = budget
-        self._for_target = for_target
 
     def open(self, opening: Open) -> NgramLookup:
-        return NgramLookup(self._min_ngram, self._max_ngram, self._budget.share(), self._for_target)
+        return NgramLookup(self._min_ngram, self._max_ngram, self._budget.share())
 
 
 class SuffixLookup:
     """A sequence and the cached responses of its cache salt."""
 
-    def __init__(self, cache: ResponseCache, salt: str, share: IndexShare, rule: SuffixRule) -> None:
+    def __init__(self, cache: ResponseCache, salt: str, share: IndexShare) -> None:
         self._cache = cache
         self._salt = salt
         self._share = share
-        self._proposer = SuffixProposer(SaltedCache(cache, salt), rule, share)
-        self._retriever = SnippetRetriever(cache, salt)
-        self._ids: Sequence[int] = ()
-
-    def update(self, ids: Sequence[int], unchanged: int) -> None:
-        self._ids = ids
-        self._proposer.update(ids, unchanged)
-
-    def propose(self, max_tokens: int) -> Proposal:
-        return self._proposer.propose(max_tokens)
-
-    def snippets(self, max_tokens: int) -> list[tuple[int, ...]]:
-        return self._retriever.find(self._ids, max_tokens)
+        proposer = SuffixProposer(SaltedCache(cache, salt), FOR_TARGET, share)
+        self.update, self.propose = proposer.update, proposer.propose
+        self.snippets = SnippetRetriever(cache, salt).find
 
     def finish(self, response: Sequence[int]) -> None:
         self._share.close()
@@ -108,12 +98,9 @@ class SuffixLookup:
 class SuffixEngine:
     """Prediction from all occurrences of the last n-grams in the sequence and in cached responses."""
 
-    def __init__(
-        self, response_cache_tokens: int, budget: IndexBudget, rule: SuffixRule | None = None
-    ) -> None:
+    def __init__(self, response_cache_tokens: int, budget: IndexBudget) -> None:
         self.response_cache_capacity = response_cache_tokens
         self._budget = budget
-        self._rule = rule or SuffixRule()
         self._cache = ResponseCache(response_cache_tokens)
 
     @property
@@ -121,12 +108,11 @@ class SuffixEngine:
         return self._cache.num_tokens
 
     def open(self, opening: Open) -> SuffixLookup:
-        return SuffixLookup(self._cache, opening.cache_salt, self._budget.share(), self._rule)
+        return SuffixLookup(self._cache, opening.cache_salt, self._budget.share())
 
 
 def build_engine(config: AnyLookupConfig, budget: IndexBudget) -> ProposalEngine:
     """Return a new engine of the kind that the configuration names; its indexes share the budget."""
-    for_target = config.role is Role.DRAFTER
     if isinstance(config, SuffixConfig):
-        return SuffixEngine(config.response_cache_tokens, budget, FOR_TARGET if for_target else SuffixRule())
-    return NgramEngine(config.min_ngram, config.max_ngram, budget, for_target)
+        return SuffixEngine(config.response_cache_tokens, budget)
+    return NgramEngine(config.min_ngram, config.max_ngram, budget)

@@ -3,7 +3,7 @@
 import contextlib
 
 from fly.errors import InvalidRequest
-from fly.messages import Draft, DraftStep, Open, Role
+from fly.messages import Draft, DraftStep, Open
 from fly.request import SamplingParams
 from fly.sequence import ReplicatedSequence, SequenceUpdate, StaleState
 from fly.types import Coupling, SparseDistribution
@@ -24,26 +24,28 @@ class LookupSession:
         self._lookup = lookup
         self._opening = opening
         self._max_draft = config.max_draft
-        self._drafts_for_target = config.role is Role.DRAFTER
         self._num_indexed = 0
 
     async def step(self, step: DraftStep) -> Draft:
-        """Apply the update and return a proposal, and snippets if they are requested."""
+        """Apply the update; return a draft, and snippets, if they are requested."""
         sequence, sampling = self._sequence, self._opening.sampling
-        unchanged = sequence.apply(step.update)
-        # NOTE: the proposal becomes part of the sequence, as the client assumes, but is not indexed.
-        self._lookup.update(sequence.tokens.ids, min(unchanged, self._num_indexed))
-        self._num_indexed = len(sequence)
-        snippets = self._lookup.snippets(step.snippet_tokens) if step.snippet_tokens else ()
-        proposal = self._lookup.propose(min(step.max_tokens, self._max_draft))
-        tokens = until_stop(proposal.tokens, sampling.ending_ids) if step.end_at_stop else proposal.tokens
+        self._num_indexed = min(self._num_indexed, sequence.apply(step.update))
+        ids, tokens = sequence.tokens.ids, self._propose(step.max_tokens) if step.max_tokens else ()
+        snippets = self._lookup.snippets(ids, step.snippet_tokens) if step.snippet_tokens else ()
+        if step.end_at_stop:
+            tokens = until_stop(tokens, sampling.ending_ids)
+        # NOTE: the draft becomes part of the sequence, as the client assumes, but is not indexed.
         sequence.tokens.extend(tokens)
         return Draft(
-            step.update.step_id,
-            tokens,
-            distributions=certain(tokens, sampling) if self._drafts_for_target else (),
-            snippets=tuple(snippets),
+            step.update.step_id, tokens, distributions=certain(tokens, sampling), snippets=tuple(snippets)
         )
+
+    def _propose(self, max_tokens: int) -> tuple[int, ...]:
+        """Return a draft; only a client that requests drafts has its sequence indexed."""
+        ids = self._sequence.tokens.ids
+        self._lookup.update(ids, self._num_indexed)
+        self._num_indexed = len(ids)
+        return self._lookup.propose(min(max_tokens, self._max_draft))
 
     async def finish(self, last: SequenceUpdate) -> None:
         """Apply the last update; ignore one that cannot be applied."""

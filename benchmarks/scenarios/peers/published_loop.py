@@ -4,6 +4,7 @@ The loop is written from the paper; the rule is the preset `official`, which giv
 """
 
 import time
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,11 @@ from fly.sequence import common_length
 from fly.speculation import Speculation
 from fly.types import Evidence, Position, ResponseLimits
 from router.text.tokenizer import Tokenizer
-from services.lookup.index.ngram import PromptLookup
 
 _LOOKUP_TOKENS = 6
 """Longest look-up that the drafter verifies."""
+_ORDERS = range(5, 1, -1)
+"""Lengths of the last tokens that are looked up, the longest first."""
 
 
 class PublishedLoop:
@@ -37,12 +39,11 @@ class PublishedLoop:
         """Decode one response, with greedy sampling."""
         start = time.perf_counter()
         target, drafter = map(_CachedModel, self._models)
-        lookup = _Lookup()
         limits = ResponseLimits(max_new_tokens, self._ending_ids)
         speculation = Speculation(prompt, PRESETS["official"], limits)
         while speculation.finish_reason is None:
             ids = speculation.sequence.ids
-            drafts = _draft(drafter, lookup, ids, min(DRAFT_LENGTH, speculation.max_drafts))
+            drafts = _draft(drafter, ids, min(DRAFT_LENGTH, speculation.max_drafts))
             speculation.apply(_verify(target, ids, drafts))
         seconds = time.perf_counter() - start
         tokens = speculation.sequence.ids[len(prompt) : speculation.decided_length]
@@ -67,25 +68,25 @@ class _CachedModel:
         return logits[0, -num_rows:]
 
 
-class _Lookup:
-    """The look-up in one sequence, which may be rolled back."""
+def _looked_up(ids: list[int], max_tokens: int) -> list[int]:
+    """Return what followed the latest earlier occurrence of the last tokens, at most `max_tokens` of it."""
+    found = array("Q", ids)
+    whole, size = found.tobytes(), found.itemsize
+    for order in _ORDERS:
+        tail, end = whole[-order * size :], len(whole) - 1
+        while (end := whole.rfind(tail, 0, end)) >= 0:
+            if end % size == 0:
+                start = end // size + order
+                return ids[start : start + min(max_tokens, _LOOKUP_TOKENS)]
+            end += len(tail) - 1
+    return []
 
-    def __init__(self) -> None:
-        self._lookup = PromptLookup()
-        self._ids: list[int] = []
 
-    def propose(self, ids: Sequence[int], max_tokens: int) -> tuple[int, ...]:
-        """Return what followed an earlier occurrence of the last tokens, at most `max_tokens` of it."""
-        self._lookup.update(ids, common_length(self._ids, ids))
-        self._ids = list(ids)
-        return self._lookup.propose(min(max_tokens, _LOOKUP_TOKENS)).tokens
-
-
-def _draft(drafter: _CachedModel, lookup: _Lookup, ids: Sequence[int], max_tokens: int) -> list[int]:
+def _draft(drafter: _CachedModel, ids: Sequence[int], max_tokens: int) -> list[int]:
     """Return the drafter's greedy continuation; a forward verifies a look-up and adds one token."""
     drafted = list(ids)
     while (room := len(ids) + max_tokens - len(drafted)) > 0:
-        proposal = lookup.propose(drafted, room - 1)
+        proposal = _looked_up(drafted, room - 1)
         logits = drafter.logits([*drafted, *proposal], len(proposal) + 1)
         choices: list[int] = logits.argmax(-1).tolist()
         drafted += choices[: common_length(proposal, choices) + 1]

@@ -1,14 +1,13 @@
-"""The n-gram index of one growing sequence, and proposals by prompt look-up."""
+"""The n-gram index of one growing sequence, and drafts by prompt look-up."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from fly.sequence import common_length
 from services.lookup.index.budget import IndexBudget, IndexShare
 from services.lookup.index.sorted_ngrams import SortedNgrams
 
 _RECENT = 8
-"""Earlier occurrences from which the confidence is estimated."""
+"""Earlier occurrences whose agreement counts."""
 
 _MAX_ADDED = 1024
 """Most tokens that are added to the dictionaries at once; of more, only the last ones."""
@@ -18,21 +17,6 @@ _NGRAMS_PER_CALL = 1 << 15
 """N-grams of older text that one call indexes: a few milliseconds."""
 _MAX_NGRAMS = 1 << 19
 """N-grams in the sorted arrays of one index: with four orders 131,072 tokens."""
-
-
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """A continuation found by look-up.
-
-    Attributes:
-        tokens: The proposed ids; empty without a match.
-        match_length: Length of the matched suffix, in tokens.
-        confidence: Estimated probability that the first token is right.
-    """
-
-    tokens: tuple[int, ...] = ()
-    match_length: int = 0
-    confidence: float = 0.0
 
 
 class NgramIndex:
@@ -190,55 +174,35 @@ def supported_length(match_length: int, agreement: float) -> int:
 
 
 class PromptLookup:
-    """Proposals for one sequence: continue the latest earlier occurrence of its longest matching suffix."""
+    """Drafts of one sequence: continue the latest earlier occurrence of its longest matching suffix.
 
-    def __init__(
-        self,
-        min_ngram: int = 2,
-        max_ngram: int = 5,
-        share: IndexShare | None = None,
-        for_target: bool = False,
-    ) -> None:
-        """Match suffixes of `max_ngram` down to `min_ngram` tokens.
+    Each token costs the target a row of a forward, so a draft has at most its supported length.
+    """
 
-        A proposal `for_target` has at most its supported length: there each token costs a row of a forward.
-        """
+    def __init__(self, min_ngram: int = 2, max_ngram: int = 5, share: IndexShare | None = None) -> None:
+        """Match suffixes of `max_ngram` down to `min_ngram` tokens."""
         self._orders = range(max_ngram, min_ngram - 1, -1)
         self._index = NgramIndex(self._orders, share)
-        self._for_target = for_target
 
     def update(self, ids: Sequence[int], unchanged: int) -> None:
         """Set the sequence to `ids`; its first `unchanged` tokens are as before."""
         self._index.truncate(unchanged)
         self._index.extend(ids[len(self._index) :])
 
-    def propose(self, max_tokens: int) -> Proposal:
+    def propose(self, max_tokens: int) -> tuple[int, ...]:
         """Return the continuation of the longest suffix that occurred before, at most `max_tokens` long."""
-        if max_tokens < 1:
-            return Proposal()
         for order in self._orders:
             ngram = self._index.suffix(order)
             if position := self._index.latest_position(ngram):
-                return self._proposal(ngram, position, max_tokens)
-        return Proposal()
+                return self._continuation(position, min(max_tokens, self._supported(ngram, position)))
+        return ()
 
-    def _proposal(self, ngram: tuple[int, ...], position: int, max_tokens: int) -> Proposal:
-        """Return the continuation from the latest `position` of the n-gram."""
-        recent, match_length = self._index.followers(ngram, _RECENT), len(ngram)
-        num_alike = recent.count(recent[0])
-        if self._for_target:
-            match_length = self._match_length(position)
-            max_tokens = min(max_tokens, supported_length(match_length, num_alike / len(recent)))
-            if not max_tokens:
-                return Proposal()
-        # One doubt is added: a single occurrence is no proof.
-        confidence = num_alike / (len(recent) + 1)
-        return Proposal(self._continuation(position, max_tokens), match_length, confidence)
-
-    def _match_length(self, position: int) -> int:
-        """Return how many tokens before the position equal the last ones, at most `_MAX_MATCH`."""
+    def _supported(self, ngram: tuple[int, ...], position: int) -> int:
+        """Return the supported length of the continuation from the latest `position` of an n-gram."""
+        recent = self._index.followers(ngram, _RECENT)
         before = self._index.tokens(max(0, position - _MAX_MATCH), position)
-        return common_length(before[::-1], self._index.tokens(-_MAX_MATCH)[::-1])
+        match_length = common_length(before[::-1], self._index.tokens(-_MAX_MATCH)[::-1])
+        return supported_length(match_length, recent.count(recent[0]) / len(recent))
 
     def _continuation(self, start: int, max_tokens: int) -> tuple[int, ...]:
         """Return the tokens from `start` on; beyond the end of the sequence they repeat."""

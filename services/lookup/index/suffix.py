@@ -6,7 +6,7 @@ from typing import Protocol
 
 from fly.sequence import common_length
 from services.lookup.index.budget import IndexShare
-from services.lookup.index.ngram import NgramIndex, Proposal
+from services.lookup.index.ngram import NgramIndex
 from services.lookup.index.response_cache import END, ORDERS, ResponseCache
 
 _SEQUENCE_ORDERS = (1, 2, 3, 4)
@@ -110,21 +110,18 @@ class SuffixProposer:
         self._sequence.truncate(unchanged)
         self._sequence.extend(ids[unchanged:])
 
-    def propose(self, max_tokens: int) -> Proposal:
+    def propose(self, max_tokens: int) -> tuple[int, ...]:
         """Return the most likely continuation, up to the first token that is not likely enough."""
         rule, tail = self._rule, self._sequence.tokens(-_MAX_ORDER)
-        tokens: list[int] = []
-        match_length, first, joint = 0, 0.0, 1.0
+        tokens, joint = list[int](), 1.0
         while len(tokens) < max_tokens:
-            token, confidence, order = self._next(tuple(tail[-_MAX_ORDER:]))
+            token, confidence = self._next(tuple(tail[-_MAX_ORDER:]))
             joint *= confidence
             if confidence < rule.min_step or joint < rule.min_joint:
                 break
-            if not tokens:
-                match_length, first = order, confidence
             tokens.append(token)
             tail.append(token)
-        return Proposal(tuple(tokens), match_length=match_length, confidence=first)
+        return tuple(tokens)
 
     def repeat(self, max_tokens: int) -> tuple[int, ...]:
         """Return what followed the last 16 tokens in other responses, as far as these agree; else nothing."""
@@ -137,12 +134,10 @@ class SuffixProposer:
             tail += followers
         return tuple(tokens)
 
-    def _next(self, tail: tuple[int, ...]) -> tuple[int, float, int]:
-        """Return the most likely next token, its probability, and the longest n-gram with an occurrence."""
-        probabilities: dict[int, float] = {}
-        left, longest = 1.0, 0
-        for order, weight, followers in self._occurrences(tail):
-            longest = longest or order
+    def _next(self, tail: tuple[int, ...]) -> tuple[int, float]:
+        """Return the most likely next token and its probability."""
+        probabilities, left = dict[int, float](), 1.0
+        for weight, followers in self._occurrences(tail):
             kinds = len(set(followers))
             total = weight * len(followers) + kinds
             share = left * weight / total
@@ -153,12 +148,12 @@ class SuffixProposer:
                 break
         probabilities.pop(END, None)
         if not probabilities:
-            return END, 0.0, 0
+            return END, 0.0
         token = max(probabilities, key=probabilities.__getitem__)
-        return token, probabilities[token], longest
+        return token, probabilities[token]
 
-    def _occurrences(self, tail: tuple[int, ...]) -> Iterator[tuple[int, float, list[int]]]:
-        """Yield order, weight and the tokens that followed, the longest n-grams first."""
+    def _occurrences(self, tail: tuple[int, ...]) -> Iterator[tuple[float, list[int]]]:
+        """Yield weight and the tokens that followed, the longest n-grams first."""
         rule, limit = self._rule, self._rule.max_occurrences
         for order in _ALL_ORDERS:
             ngram, scale = tail[-order:], order if rule.weighs_length else 1
@@ -166,6 +161,6 @@ class SuffixProposer:
                 continue
             for index in (self._dropped, self._sequence):
                 if followers := index.followers(ngram, limit):
-                    yield order, scale * rule.own_weight, followers
+                    yield scale * rule.own_weight, followers
             if followers := self._others.followers(ngram, limit):
-                yield order, scale * rule.other_weight, followers
+                yield scale * rule.other_weight, followers

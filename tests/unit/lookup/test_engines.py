@@ -53,16 +53,16 @@ async def proposed(engine: ProposalEngine, ids: list[int], salt: str = "") -> tu
 
 async def test_a_finished_response_gives_proposals_to_the_next_request() -> None:
     engine = suffix_engine()
-    assert await proposed(engine, [1, 2]) == ()
+    assert await proposed(engine, [1, 2, 3, 4]) == ()
     await respond(engine, decided=6)
-    assert await proposed(engine, [1, 2]) == (3, 4, 5, 6)
+    assert await proposed(engine, [1, 2, 3, 4]) == (5, 6)
     assert engine.response_cache_tokens == len(PROMPT) + 6
 
 
 async def test_only_decided_tokens_are_cached() -> None:
     engine = suffix_engine()
     await respond(engine, decided=4)
-    assert await proposed(engine, [1, 2]) == (3, 4)
+    assert await proposed(engine, [1, 2, 3]) == (4,)
 
 
 async def test_decided_tokens_are_cached_when_the_client_disconnects() -> None:
@@ -76,8 +76,9 @@ async def test_decided_tokens_are_cached_when_the_client_disconnects() -> None:
 async def test_the_cache_is_shared_within_a_salt_only() -> None:
     engine = suffix_engine()
     await respond(engine, 6, salt="mine")
-    assert await proposed(engine, [1, 2]) == await proposed(engine, [1, 2], "yours") == ()
-    assert await proposed(engine, [1, 2], "mine") == (3, 4, 5, 6)
+    ids = [1, 2, 3, 4]
+    assert await proposed(engine, ids) == await proposed(engine, ids, "yours") == ()
+    assert await proposed(engine, ids, "mine") == (5, 6)
 
 
 @pytest.mark.parametrize("name", ["ngram", "suffix"])

@@ -3,18 +3,26 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.lookup.index.ngram import PromptLookup, Proposal, supported_length
+from services.lookup.index.ngram import PromptLookup, supported_length
 
 
-def brute_force(ids: list[int], min_ngram: int, max_ngram: int, count: int) -> tuple[tuple[int, ...], int]:
+def brute_force(ids: list[int], min_ngram: int, max_ngram: int, count: int) -> tuple[int, ...]:
     for order in range(max_ngram, min_ngram - 1, -1):
         for start in range(len(ids) - 1, order - 1, -1):
             if len(ids) >= order and ids[start - order : start] == ids[len(ids) - order :]:
                 copied = list(ids)
                 for offset in range(count):
                     copied.append(copied[start + offset])
-                return tuple(copied[len(ids) :]), order
-    return (), 0
+                return tuple(copied[len(ids) : len(ids) + _supported(ids, start, order)])
+    return ()
+
+
+def _supported(ids: list[int], start: int, order: int) -> int:
+    """Return the length that the match at `start` supports, by the definitions of its parts."""
+    matched = next((n for n in range(start) if ids[start - 1 - n] != ids[-1 - n]), start)
+    ends = [end for end in range(order, len(ids)) if ids[end - order : end] == ids[len(ids) - order :]]
+    recent = [ids[end] for end in ends[-8:]]
+    return supported_length(matched, recent.count(recent[-1]) / len(recent))
 
 
 steps_st = st.lists(st.tuples(st.integers(0, 12), st.lists(st.integers(0, 3), max_size=10)), max_size=10)
@@ -30,61 +38,37 @@ def test_it_continues_the_latest_occurrence_of_the_longest_suffix(
         unchanged = len(ids)
         ids.extend(appended)
         lookup.update(ids, unchanged)
-        proposal = lookup.propose(count)
-        assert (proposal.tokens, proposal.match_length) == brute_force(ids, 1, 3, count)
+        assert lookup.propose(count) == brute_force(ids, 1, 3, count)
 
 
-def test_without_a_match_or_room_there_is_no_proposal() -> None:
+def test_without_a_match_or_room_there_is_no_draft() -> None:
     lookup = PromptLookup()
-    assert lookup.propose(5) == Proposal()
+    assert lookup.propose(5) == ()
     lookup.update([1, 2, 3], 0)
-    assert lookup.propose(5) == Proposal()
+    assert lookup.propose(5) == ()
     lookup.update([1, 2, 3, 1, 2], 3)
-    assert lookup.propose(0) == Proposal()
-    assert lookup.propose(1).tokens == (3,)
+    assert lookup.propose(0) == ()
+    assert lookup.propose(1) == (3,)
 
 
-def test_confidence_grows_with_agreement() -> None:
-    steady, varied = PromptLookup(2, 2), PromptLookup(2, 2)
-    steady.update([1, 2, 3] * 4 + [1, 2], 0)
-    varied.update([1, 2, 3, 1, 2, 4, 1, 2, 5, 1, 2], 0)
-    assert varied.propose(1).confidence == 1 / 4, "1 of the 3 occurrences, and one doubt"
-    assert steady.propose(1).confidence == 4 / 5
-
-
-def for_target(ids: list[int], count: int = 100) -> Proposal:
-    lookup = PromptLookup(2, 3, for_target=True)
+def draft(ids: list[int], count: int = 100) -> tuple[int, ...]:
+    lookup = PromptLookup(2, 3)
     lookup.update(ids, 0)
     return lookup.propose(count)
 
 
-def test_a_draft_for_a_target_is_as_long_as_its_match_supports() -> None:
+def test_a_draft_is_as_long_as_its_match_supports() -> None:
     text = list(range(100, 150))
-    found = {match: for_target([*text, 1, *text[:match]]) for match in (2, 3, 10, 20)}
-    assert {match: proposal.match_length for match, proposal in found.items()} == {m: m for m in found}
-    assert [len(proposal.tokens) for proposal in found.values()] == [4, 6, 20, 40]
-    assert found[20].tokens[:10] == tuple(text[20:30])
+    found = {match: draft([*text, 1, *text[:match]]) for match in (2, 3, 10, 20)}
+    assert {match: len(tokens) for match, tokens in found.items()} == {2: 4, 3: 6, 10: 20, 20: 40}
+    assert found[20][:10] == tuple(text[20:30])
 
 
 def test_occurrences_that_disagree_support_less() -> None:
     alike, varied = [1, 2, 3] * 3 + [9, 1, 2], [1, 2, 3, 1, 2, 4, 1, 2, 5, 9, 1, 2]
-    assert len(for_target(alike).tokens) == 4 and len(for_target(varied).tokens) == 1
+    assert len(draft(alike)) == 4 and len(draft(varied)) == 1
     endings = [token for last in range(10, 18) for token in (1, 2, last)]
-    assert for_target([*endings, 9, 1, 2]) == Proposal()
-
-
-@given(st.lists(st.integers(0, 3), max_size=60), st.integers(0, 12))
-def test_a_draft_for_a_target_is_the_beginning_of_the_usual_one(ids: list[int], count: int) -> None:
-    usual = PromptLookup(2, 3)
-    usual.update(ids, 0)
-    proposal, whole = for_target(ids, count), usual.propose(count)
-    assert proposal.tokens == whole.tokens[: len(proposal.tokens)]
-    if proposal.tokens:
-        assert proposal.confidence == whole.confidence
-        assert whole.match_length <= proposal.match_length
-        assert ids[-proposal.match_length :] in [
-            ids[start : start + proposal.match_length] for start in range(len(ids) - proposal.match_length)
-        ]
+    assert draft([*endings, 9, 1, 2]) == ()
 
 
 @given(st.integers(0, 64), st.floats(0, 1), st.integers(0, 8), st.floats(0, 1))
