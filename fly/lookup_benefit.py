@@ -7,14 +7,15 @@ look-up pays by measurement: its accepted tokens must save more seconds of exten
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from fly.clock import Clock
 from fly.ewma import RecentMean
-from fly.lookup_costs import REFERENCE_TOKENS, LookupCosts
 from fly.round_record import RoundRecord
 from fly.sequence import common_length
 
+_MEMORY_STEPS = 16.0
+_MEMORY_TOKENS = 64.0
+_MEMORY_DRAFTS = 64.0
 _OWN_MEMORY_DRAFTS = 16.0
 _POOL_WEIGHT = 8.0
 """Drafts of the response's own that the pool counts for."""
@@ -27,6 +28,83 @@ _COST_MARGIN = 1.1
 _LONGEST_PAUSE = 64
 _LOST_SHARE = 0.02
 """Share of the time that requests may lose while they cost more than they save."""
+_REFERENCE_TOKENS = 32
+"""Tokens decoded without drafts now and then while drafts pay, to know what decoding without them takes."""
+_REFERENCE_SHARE = 0.01
+"""Share of the time that these may take."""
+
+
+@dataclass(slots=True)
+class _Size:
+    """Drafts of about the same number of tokens, of all responses.
+
+    Attributes:
+        accepted: Tokens of such a draft that are accepted.
+        steps: Seconds of its verification, by those of a step that decodes one token.
+        num_verified: Such drafts that were verified.
+        num_ignored: Such drafts since the last one that was verified.
+    """
+
+    accepted: RecentMean = field(default_factory=lambda: RecentMean(0.0, _MEMORY_DRAFTS))
+    steps: RecentMean = field(default_factory=lambda: RecentMean(1.0, _MEMORY_DRAFTS))
+    num_verified: int = 0
+    num_ignored: int = 0
+
+
+class LookupCosts:
+    """Times and gains that the responses at one target share.
+
+    Attributes:
+        sizes: Drafts by the bit length of their number of tokens.
+        gain_s: Seconds that a request has saved, by the bit length of the accepted tokens of the draft
+            before it; negative if it has cost more.
+        message_s: Seconds of a round without a draft beside its forwards.
+        between_s: Seconds between an answer of the target and the next round.
+    """
+
+    def __init__(self) -> None:
+        self.sizes: defaultdict[int, _Size] = defaultdict(_Size)
+        self.gain_s: defaultdict[int, RecentMean] = defaultdict(lambda: RecentMean(0.0, _MEMORY_DRAFTS))
+        self.message_s = RecentMean(0.0, _MEMORY_STEPS)
+        self.between_s = RecentMean(0.0, _MEMORY_STEPS)
+        self._forward_s = RecentMean(0.0, _MEMORY_TOKENS)
+        self._since_reference_s = 0.0
+        self._has_reference = False
+
+    @property
+    def forward_s(self) -> float:
+        """Seconds of a forward of one token; 0 if none was measured."""
+        return self._forward_s.value
+
+    @property
+    def is_reference_due(self) -> bool:
+        """True if it is time to decode some tokens without drafts, to compare."""
+        if not self._has_reference:
+            return True
+        return _REFERENCE_SHARE * self._since_reference_s > _REFERENCE_TOKENS * self.forward_s
+
+    def record_step(self, num_tokens: int, forward_s: float, spent_s: float, usual_tokens: int) -> bool:
+        """Record a step without a draft; return True if it was long: of as many tokens as usual.
+
+        NOTE: forwards of short steps are slower than those of long ones, so that they count only until there
+        is a long one.
+        """
+        is_long = num_tokens >= min(_REFERENCE_TOKENS, usual_tokens)
+        if is_long and not self._has_reference:
+            self._forward_s, self._has_reference = RecentMean(0.0, _MEMORY_TOKENS), True
+        if is_long or not self._has_reference:
+            self._forward_s.add(forward_s / num_tokens, num_tokens)
+            self._since_reference_s = 0.0
+        self.message_s.add(max(0.0, spent_s + self.between_s.value - num_tokens * self.forward_s))
+        return is_long
+
+    def record_verification(self, num_drafts: int, spent_s: float) -> None:
+        """Record the seconds of a verification of this many drafts, with those after the answer before it."""
+        size = self.sizes[num_drafts.bit_length()]
+        size.num_verified, size.num_ignored = size.num_verified + 1, 0
+        self._since_reference_s += spent_s
+        if self.forward_s:
+            size.steps.add(spent_s / (self.forward_s + self.message_s.value))
 
 
 @dataclass(slots=True)
@@ -59,60 +137,34 @@ class LookupBenefit:
 
     A draft that is not used is still compared with what the target decodes instead, so a response whose
     drafts have become good is noticed without the cost of trying them.
+
+    Attributes:
+        tokens_until_request: Tokens that the target decodes before the next draft is requested; 0 if one is
+            due.
     """
 
-    def __init__(self, costs: LookupCosts, tokens_per_step: Callable[[float], int], clock: Clock) -> None:
+    def __init__(self, costs: LookupCosts, tokens_per_step: Callable[[float], int]) -> None:
         """Begin a response.
 
         `tokens_per_step` returns how many tokens the target decodes in a step without a draft if each takes
         the given seconds.
         """
+        self.tokens_until_request = 0
         self._costs = costs
         self._tokens_per_step = tokens_per_step
-        self._clock = clock
-        self._answered_at: float | None = None
-        self._answer_s = 0.0
+        self._answered: tuple[float, float] | None = None
         self._is_pending = False
-        self._pause = 0
-        self._tokens_left = 0
+        self._pause = self._num_accepted = 0
         self._window: _Window | None = None
-        self._num_accepted = 0
         self._ignored: tuple[int, ...] = ()
-        self._own_gain_s = RecentMean(0.0, _OWN_MEMORY_DRAFTS)
-        self._own: defaultdict[int, RecentMean] = defaultdict(lambda: RecentMean(0.0, _OWN_MEMORY_DRAFTS))
-
-    @property
-    def tokens_until_request(self) -> int:
-        """Tokens that the target decodes before the next draft is requested; 0 if one is due."""
-        return self._tokens_left
-
-    def record(self, round: RoundRecord) -> None:
-        """Record a round; after the last one also what the last request has saved."""
-        self._record_pause(round.started_s)
-        if not round.is_prefill and round.answer is not None:
-            if round.num_decoded:
-                self.record_extension(round.answer.choices, round.forward_s, round.answer_s)
-            else:
-                self.record_verification(len(round.drafts), round.answer_s)
-            self._answered_at, self._answer_s = round.answered_s, round.answer_s
-        if round.drafts and not round.is_free:
-            self.record_round(len(round.drafts), round.num_accepted)
-        if round.is_last:
-            self.end()
-
-    def _record_pause(self, started_s: float) -> None:
-        """Record the time since the last answer; a client that reads slowly counts little."""
-        if self._answered_at is not None:
-            self._costs.record_pause(min(started_s - self._answered_at, self._answer_s))
-            self._answered_at = None
-
-    def begin_round(self) -> None:
-        """Record the time since the last answer."""
-        self._record_pause(self._clock.now())
+        self._gain_s = RecentMean(0.0, _OWN_MEMORY_DRAFTS)
+        self._accepted: defaultdict[int, RecentMean] = defaultdict(
+            lambda: RecentMean(0.0, _OWN_MEMORY_DRAFTS)
+        )
 
     def accept(self, draft: tuple[int, ...], wait_s: float) -> bool:
         """Return True if a draft should be verified; the round has waited `wait_s` for it."""
-        self.end()
+        self._end_window()
         self._window, self._ignored = _Window(self._num_accepted, wait_s), ()
         self._is_pending = bool(draft) and self._pays(len(draft))
         if self._is_pending:
@@ -124,63 +176,48 @@ class LookupBenefit:
             self._plan_request()
         return self._is_pending
 
-    def record_verification(self, num_drafts: int, spent_s: float) -> None:
-        """Record the seconds of a verification, if its draft was looked up."""
-        self._answered_at, self._answer_s = self._clock.now(), spent_s
-        if self._is_pending and self._window:
-            self._window.spent_s += _COST_MARGIN * (spent_s + self._costs.between_s)
+    def record(self, round: RoundRecord) -> None:
+        """Record a round; after the last one also what the last request has saved."""
+        if self._answered is not None:
+            answered_s, answer_s = self._answered
+            # A client that reads slowly counts little.
+            self._costs.between_s.add(min(round.started_s - answered_s, answer_s))
+            self._answered = None
+        if round.answer is not None and not round.is_prefill:
+            self._answered = round.answered_s, round.answer_s
+            if round.num_decoded:
+                self._record_extension(round.answer.choices, round.forward_s, round.answer_s)
+        if self._is_pending and self._window and round.drafts and not round.is_free:
+            self._record_verification(self._window, round)
+        if round.is_last:
+            self._end_window()
+
+    def _record_verification(self, window: _Window, round: RoundRecord) -> None:
+        """Record the cost and the result of a draft that was looked up."""
+        num_drafts, spent_s = len(round.drafts), round.answer_s + self._costs.between_s.value
+        if not round.is_prefill:
+            window.spent_s += _COST_MARGIN * spent_s
             self._costs.record_verification(num_drafts, spent_s)
+        self._is_pending, self._num_accepted = False, round.num_accepted
+        window.num_tokens += 1 + round.num_accepted
+        self._record_matches(num_drafts, round.num_accepted)
+        self._end_window()
+        self._plan_request()
 
-    def record_round(self, num_drafts: int, num_accepted: int) -> None:
-        """Record the result of that verification."""
-        if self._is_pending and self._window:
-            self._is_pending = False
-            self._window.num_tokens += 1 + num_accepted
-            self._num_accepted = num_accepted
-            self._record_matches(num_drafts, num_accepted)
-            self.end()
-            self._plan_request()
-
-    def record_extension(self, choices: Sequence[int], forward_s: float, spent_s: float) -> None:
+    def _record_extension(self, choices: Sequence[int], forward_s: float, spent_s: float) -> None:
         """Record a step without a draft; it also shows what a draft that was not used was worth."""
-        self._answered_at, self._answer_s = self._clock.now(), spent_s
         costs, num_tokens = self._costs, len(choices)
         usual = self._tokens_per_step(costs.forward_s or forward_s / num_tokens)
-        is_long = num_tokens >= min(REFERENCE_TOKENS, usual)
-        costs.record_step(num_tokens, forward_s, spent_s, is_long)
-        self._tokens_left = max(0, self._tokens_left - num_tokens)
+        is_long = costs.record_step(num_tokens, forward_s, spent_s, usual)
+        self.tokens_until_request = max(0, self.tokens_until_request - num_tokens)
         if self._window and not is_long:
             self._window.num_tokens += num_tokens
-            self._window.spent_s += spent_s + costs.between_s
+            self._window.spent_s += spent_s + costs.between_s.value
         elif self._window and usual > 1:
-            self._window.spent_s += costs.message_s  # the request has cut a longer step in two
+            self._window.spent_s += costs.message_s.value  # the request has cut a longer step in two
         draft, self._ignored = self._ignored, ()
         if draft:
             self._record_ignored(draft, choices)
-
-    def end(self) -> None:
-        """Record what the last request has saved: after its verification, before the next one, at the end."""
-        if self._window:
-            self._record_gain(self._window.num_tokens * self._token_s() - self._window.spent_s)
-
-    def _token_s(self) -> float:
-        """Return the seconds of a token that is decoded without a draft."""
-        costs = self._costs
-        return costs.forward_s + costs.message_s / self._tokens_per_step(costs.forward_s)
-
-    def _pays(self, num_drafts: int) -> bool:
-        costs, size = self._costs, self._costs.of_size(num_drafts)
-        if size.num_verified < _TRIAL_DRAFTS or not costs.forward_s:
-            return True
-        size.num_ignored += 1
-        accepted = blend(size.accepted, self._own[num_drafts.bit_length()])
-        return size.num_ignored >= _EXPLORE_EVERY or self._saved_s(num_drafts, accepted) > 0
-
-    def _saved_s(self, num_drafts: int, num_accepted: float) -> float:
-        """Return the seconds that the verification of a draft saves if this many tokens are accepted."""
-        costs, steps = self._costs, self._costs.of_size(num_drafts).steps.value
-        spent_s = _COST_MARGIN * steps * (costs.forward_s + costs.message_s)
-        return (1 + num_accepted) * self._token_s() - spent_s
 
     def _record_ignored(self, draft: Sequence[int], choices: Sequence[int]) -> None:
         """Record what a draft that was not used would have saved; if it would have, request the next one.
@@ -195,27 +232,51 @@ class LookupBenefit:
             self._record_gain(saved_s)
             self._plan_request()
 
+    def _record_matches(self, num_drafts: int, num_accepted: int) -> None:
+        self._costs.sizes[num_drafts.bit_length()].accepted.add(num_accepted)
+        self._accepted[num_drafts.bit_length()].add(num_accepted)
+
+    def _end_window(self) -> None:
+        """Record what the last request has saved: after its verification, before the next one, at the end."""
+        if self._window:
+            self._record_gain(self._window.num_tokens * self._token_s() - self._window.spent_s)
+
     def _record_gain(self, gain_s: float) -> None:
         """Record the seconds that the last request has saved; negative if it has cost more."""
         window, self._window = self._window, None
         if window and self._costs.forward_s:
-            self._costs.record_request(window.after, gain_s, window.spent_s)
-            self._own_gain_s.add(gain_s)
+            self._costs.gain_s[window.after.bit_length()].add(gain_s)
+            self._gain_s.add(gain_s)
+
+    def _token_s(self) -> float:
+        """Return the seconds of a token that is decoded without a draft."""
+        forward_s = self._costs.forward_s
+        return forward_s + self._costs.message_s.value / self._tokens_per_step(forward_s)
+
+    def _pays(self, num_drafts: int) -> bool:
+        size = self._costs.sizes[num_drafts.bit_length()]
+        if size.num_verified < _TRIAL_DRAFTS or not self._costs.forward_s:
+            return True
+        size.num_ignored += 1
+        accepted = blend(size.accepted, self._accepted[num_drafts.bit_length()])
+        return size.num_ignored >= _EXPLORE_EVERY or self._saved_s(num_drafts, accepted) > 0
+
+    def _saved_s(self, num_drafts: int, num_accepted: float) -> float:
+        """Return the seconds that the verification of a draft saves if this many tokens are accepted."""
+        costs, steps = self._costs, self._costs.sizes[num_drafts.bit_length()].steps.value
+        spent_s = _COST_MARGIN * steps * (costs.forward_s + costs.message_s.value)
+        return (1 + num_accepted) * self._token_s() - spent_s
 
     def _plan_request(self) -> None:
         """Set the number of tokens before the next request."""
         costs = self._costs
         if not costs.forward_s:
-            self._tokens_left = 1  # a first token without a draft, to compare
+            self.tokens_until_request = 1  # a first token without a draft, to compare
             return
-        lost_s = max(0.0, -blend(costs.gain_after(self._num_accepted), self._own_gain_s))
-        self._tokens_left = max(self._pause, int(lost_s / (_LOST_SHARE * self._token_s())))
-        if self._tokens_per_step(costs.forward_s) > 1 and costs.takes_reference():
-            self._tokens_left = max(self._tokens_left, REFERENCE_TOKENS)
-
-    def _record_matches(self, num_drafts: int, num_accepted: int) -> None:
-        self._costs.of_size(num_drafts).accepted.add(num_accepted)
-        self._own[num_drafts.bit_length()].add(num_accepted)
+        lost_s = max(0.0, -blend(costs.gain_s[self._num_accepted.bit_length()], self._gain_s))
+        self.tokens_until_request = max(self._pause, int(lost_s / (_LOST_SHARE * self._token_s())))
+        if self._tokens_per_step(costs.forward_s) > 1 and costs.is_reference_due:
+            self.tokens_until_request = max(self.tokens_until_request, _REFERENCE_TOKENS)
 
 
 def blend(pool: RecentMean, own: RecentMean) -> float:

@@ -87,7 +87,7 @@ async def open_speculative(
             usual_s=costs.forward_s or None,
             decodes_ahead=bool(target.replica.info.engine),
         )
-        lookup = LookupBenefit(costs, extension.fitting, context.clock)
+        lookup = LookupBenefit(costs, extension.fitting)
         learners: list[Learner] = [extension, lookup]
         drafts = None
         if drafter is not None:

@@ -11,7 +11,7 @@ import grpc
 from fly.clock import Clock
 from fly.endpoints import Endpoint
 from fly.errors import NotReady
-from fly.lookup_costs import LookupCosts
+from fly.lookup_benefit import LookupCosts
 from fly.messages import Load, ModelInfo, Role
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from fly.lookup_benefit import LookupBenefit
-from fly.lookup_costs import LookupCosts
-from tests.support.clock import VirtualClock
+from fly.lookup_benefit import LookupBenefit, LookupCosts
+from fly.messages import StepTimes, Verification
+from fly.round_record import DraftOrigin, RoundRecord
+from fly.types import Decision
 
 STEP_S = 0.5
 """Longest step of an extension."""
@@ -49,36 +50,68 @@ class Totals:
 
 def respond(world: World, costs: LookupCosts, drafts: Drafts, num_tokens: int = 100) -> Totals:
     """Decode one response."""
-    clock, totals, position = VirtualClock(), Totals(), 0
-    benefit = LookupBenefit(costs, world.per_step, clock)
+    totals, position = Totals(), 0
+    benefit = LookupBenefit(costs, world.per_step)
     while position < num_tokens:
-        benefit.begin_round()
+        started_s, length, accepted = totals.seconds, 0, 0
         if not benefit.tokens_until_request:
             totals.requests += 1
-            clock.advance(world.message_s / 2)
+            totals.seconds += world.message_s / 2
             length, accepted = drafts(position)
             if benefit.accept(tuple(range(1, length + 1)), world.message_s / 2):
                 totals.verified += 1
                 spent_s = world.message_s + world.forward_s + length * world.row_s
-                clock.advance(spent_s)
-                benefit.record_verification(length, spent_s)
-                benefit.record_round(length, accepted)
+                totals.seconds += spent_s
                 position += 1 + accepted
+                is_last = position >= num_tokens
+                benefit.record(verification(started_s, totals.seconds, spent_s, length, accepted, is_last))
                 continue
-        else:
-            length = accepted = 0
         most = min(benefit.tokens_until_request or num_tokens, num_tokens - position)
         number = max(1, min(most, world.per_step(costs.forward_s))) if position else 1
         forward_s = number * world.forward_s * (world.short_step if number < min(32, num_tokens) else 1.0)
         spent_s = world.message_s + forward_s
-        clock.advance(spent_s)
+        totals.seconds += spent_s
         draft = range(1, length + 1)
-        choices = [*draft[:accepted], *([0] * number)][:number]
-        benefit.record_extension(choices, forward_s, spent_s)
+        choices = (*draft[:accepted], *([0] * number))[:number]
         position += number
-    benefit.end()
-    totals.seconds = clock.now()
+        is_last = position >= num_tokens
+        benefit.record(extension(started_s, totals.seconds, spent_s, choices, forward_s, is_last))
     return totals
+
+
+def verification(
+    started_s: float, answered_s: float, spent_s: float, length: int, accepted: int, is_last: bool
+) -> RoundRecord:
+    """Return the round of a draft that was verified."""
+    answer = Verification(1, (0,) * (length + 1), ())
+    return RoundRecord(
+        is_last,
+        Decision(()),
+        started_s,
+        answered_s,
+        spent_s,
+        StepTimes(),
+        origin=DraftOrigin.DRAFTER,
+        drafts=tuple(range(1, length + 1)),
+        num_accepted=accepted,
+        answer=answer,
+    )
+
+
+def extension(
+    started_s: float,
+    answered_s: float,
+    spent_s: float,
+    choices: tuple[int, ...],
+    forward_s: float,
+    is_last: bool,
+) -> RoundRecord:
+    """Return a round in which the target decoded some tokens by itself."""
+    times = StepTimes(forward_ns=round(forward_s * 1e9))
+    answer, number = Verification(1, choices, ()), len(choices)
+    return RoundRecord(
+        is_last, Decision(()), started_s, answered_s, spent_s, times, num_decoded=number, answer=answer
+    )
 
 
 def alone(world: World, num_tokens: int = 100) -> float:
