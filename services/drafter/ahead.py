@@ -36,24 +36,24 @@ class DraftAhead:
     """
 
     def __init__(
-        self, engine: Engine, sequence: EngineSequence, limits: DraftingLimits, level: Comparison | None
+        self, engine: Engine, sequence: EngineSequence, limits: DraftingLimits, comparison: Comparison | None
     ) -> None:
-        """Create it; `level` is the replica's choice whether to draft ahead, None if it always does."""
+        """Create it; `comparison` is that of the replica's rounds, None if it always drafts ahead."""
         self._engine = engine
         self._sequence = sequence
         self._limits = limits
-        self._level = level
-        self._rounds = None if level is None else RoundTimer(level)
+        self._comparison = comparison
+        self._rounds = None if comparison is None else RoundTimer(comparison)
         self._running: tuple[Drafting, IdleJob] | None = None
 
     def record_draft(self, num_tokens: int) -> None:
-        """Record that a draft has ended, for the choice between drafting ahead and not."""
+        """Record that a draft has ended, for the comparison of drafting ahead and not."""
         if self._rounds is not None:
             self._rounds.record(num_tokens, time.perf_counter())
 
     def start(self, draft: Drafting, max_tokens: int) -> None:
         """Draft in the background after a finished draft, unless memory is scarce or it would not pay."""
-        is_used = self._level is None or self._level.is_on
+        is_used = self._comparison is None or self._comparison.is_on
         if max_tokens < 2 or not self._is_possible() or not is_used:
             return
         drafting = draft.continued(max_tokens)

@@ -1,17 +1,16 @@
 """The builtin engine as a drafter: drafts on its sequences, with proposals of sub-drafters."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fly.comparison import Comparison
-from fly.messages import Load, ModelInfo, Open
+from fly.messages import Open
 from services.common.telemetry.instrumented_stream import DraftSteps
 from services.drafter.ahead import DraftingLimits
 from services.drafter.session import DraftSession
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.engine import Engine
 from services.engine.future import WaitReport
-from services.lookup.index.budget import IndexBudget
 
 
 class BuiltinDrafter:
@@ -22,22 +21,10 @@ class BuiltinDrafter:
         self._sub_drafters = sub_drafters
         self._limits = limits
         self._ahead = Comparison(turn=sub_drafters.turn) if limits.is_ahead_chosen else None
-
-    @property
-    def info(self) -> ModelInfo:
-        return self._engine.info
-
-    @property
-    def index_budget(self) -> IndexBudget:
-        return self._sub_drafters.index_budget
-
-    @property
-    def level_gains(self) -> Mapping[str, Callable[[], float]]:
-        choices = {"sub_drafter": self._sub_drafters.level, "ahead": self._ahead}
-        return {name: choice.gain for name, choice in choices.items() if choice is not None}
-
-    def load(self) -> Load:
-        return self._engine.load()
+        self.info, self.load, self.failure = engine.info, engine.load, engine.failure
+        self.index_budget = sub_drafters.index_budget
+        compared = {"sub_drafter": sub_drafters.comparison, "ahead": self._ahead}
+        self.level_gains = {name: found.gain for name, found in compared.items() if found is not None}
 
     @asynccontextmanager
     async def open(self, opening: Open, report: WaitReport | None = None) -> AsyncIterator[DraftSteps]:
@@ -58,9 +45,6 @@ class BuiltinDrafter:
                     await session.close()
         finally:
             self._engine.close(sequence)
-
-    async def failure(self) -> None:
-        await self._engine.failure()
 
     async def stop(self) -> None:
         """Close the channels of the sub-drafters and stop the engine."""

@@ -29,8 +29,8 @@ class Proposer:
     def prefetch(self, sequence: EngineSequence) -> None:
         """Prepare proposals after the finished draft while the target verifies it."""
 
-    def record_draft(self, num_tokens: int, forwards: int, seconds: float) -> ProposalCounts:
-        """Record the length and cost of a draft; return the counts of requests since the previous draft."""
+    def record_draft(self, num_tokens: int) -> ProposalCounts:
+        """Record that a draft has ended; return the counts of requests since the previous draft."""
         return ProposalCounts()
 
 

@@ -45,12 +45,11 @@ class DraftSession:
     async def step(self, step: DraftStep) -> Draft:
         """Apply the update and draft after it."""
         drafting, dropped = await self._apply(step)
-        drafted_ahead, forwards_ahead = drafting.num_tokens, drafting.forwards
+        drafted_ahead = drafting.num_tokens
         times = await self._draft(drafting)
         result = drafting.result()
-        forwards = result.forwards - forwards_ahead
         self._ahead.record_draft(len(result.tokens))
-        counts = self._proposer.record_draft(len(result.tokens), forwards, times.forward_ns * 1e-9)
+        counts = self._proposer.record_draft(len(result.tokens))
         if result.tokens:
             self._start_ahead(result, drafting)
         return Draft(

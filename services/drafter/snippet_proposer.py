@@ -1,4 +1,4 @@
-"""Requests of one sequence for snippets of the sub-drafter, and the local proposals that use them."""
+"""Requests of one sequence for snippets of the sub-drafter, and the proposals that use them."""
 
 import time
 from collections.abc import Callable
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from fly.comparison import RoundTimer
 from fly.messages import Draft, ProposalCounts
-from services.drafter.cost_model import ProposalBenefit
 from services.drafter.drafting import Proposer
-from services.drafter.local_proposer import LocalProposer
+from services.drafter.proposals import Proposals
+from services.drafter.sub_drafter_use import SubDrafterUse
 from services.engine.sequence import EngineSequence
 from services.lookup.index.budget import IndexShare
 
@@ -19,7 +19,7 @@ SNIPPET_TOKENS = 128
 """Tokens of snippets that each request asks for."""
 
 _FIRST_LOOK, _LOOK_EVERY = 1, 16
-"""Rounds without that level before and between looks for a response that repeats an earlier one."""
+"""Rounds without proposals before and between looks for a response that repeats an earlier one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class SnippetRequest:
 
 
 class SnippetProposer(Proposer):
-    """Local proposals from the sequence and from the snippets of a sub-drafter, which another task requests.
+    """Proposals from the sequence and from the snippets of a sub-drafter, which another task requests.
 
-    Local proposals take no time on the wire. The drafter sends at most one request per draft, while the
+    Proposals take no time on the wire. The drafter sends at most one request per draft, while the
     target verifies it, and never waits for the response.
 
     Methods with a sequence belong to the thread that holds it, which is the engine's thread during a job and
@@ -51,47 +51,45 @@ class SnippetProposer(Proposer):
     def __init__(
         self,
         send: Callable[[SnippetRequest], None],
-        benefit: ProposalBenefit,
+        use: SubDrafterUse,
         vocab_size: int,
         share: IndexShare,
     ) -> None:
         """Create a proposer; `send` is called from any thread, and valid ids lie below `vocab_size`."""
         self._send = send
-        self._benefit = benefit
+        self._use = use
         self._vocab_size = vocab_size
-        self._local = LocalProposer(benefit, share)
-        self._rounds = RoundTimer(benefit.level)
+        self._proposals = Proposals(use, share)
+        self._rounds = RoundTimer(use.comparison)
         self._request: SnippetRequest | None = None
         self._late_request: SnippetRequest | None = None
         self._is_pending = False
         self._base = 0
         self._is_suspended = False
-        self._looks_for_repeats = benefit.begin_sequence()
+        self._looks_for_repeats = use.begin_sequence()
         self._num_unused, self._next_look = 0, _FIRST_LOOK
         self._num_requests = self._num_late = self._num_invalid = 0
 
     def propose(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
         if max_tokens < 1:
             return ()
-        if not self._benefit.level.is_on:
+        if not self._use.comparison.is_on:
             self._look_for_repeat(sequence)
             return ()
         if self._request is None:
             self._send_request(sequence)
-        return self._local.propose(sequence, min(max_tokens, _MAX_PROPOSAL_TOKENS))
+        return self._proposals.propose(sequence, min(max_tokens, _MAX_PROPOSAL_TOKENS))
 
     def repeat(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
-        return self._local.repeat(sequence, max_tokens)
+        return self._proposals.repeat(sequence, max_tokens)
 
     def prefetch(self, sequence: EngineSequence) -> None:
-        self._local.record_matches(sequence)
         if self._should_prefetch(sequence) and not self._is_pending:
             self._send_request(sequence)
 
-    def record_draft(self, num_tokens: int, forwards: int, seconds: float) -> ProposalCounts:
+    def record_draft(self, num_tokens: int) -> ProposalCounts:
         self._rounds.record(num_tokens, time.perf_counter())
-        self._num_unused += not self._benefit.level.is_on
-        self._benefit.record_forwards(forwards, seconds)
+        self._num_unused += not self._use.comparison.is_on
         if self._request is not self._late_request and self._is_pending:
             self._late_request = self._request
             self._num_late += 1
@@ -106,8 +104,8 @@ class SnippetProposer(Proposer):
         """
         valid = [snippet for snippet in draft.snippets if all(token < self._vocab_size for token in snippet)]
         self._num_invalid += len(draft.snippets) - len(valid) + bool(draft.tokens)
-        self._local.add_snippets(valid)
-        self._benefit.record_snippets(len(draft.snippets))
+        self._proposals.add_snippets(valid)
+        self._use.record_snippets(len(draft.snippets))
         if request is self._request:
             self._is_pending = False
 
@@ -122,15 +120,13 @@ class SnippetProposer(Proposer):
         self._is_suspended = False
 
     def _should_prefetch(self, sequence: EngineSequence) -> bool:
-        if not self._benefit.level.is_on:
-            return self._local.is_repeating
-        if not self._benefit.should_propose():
-            return False
-        self._local.follow(sequence)
-        return self._benefit.should_fetch()
+        if not self._use.comparison.is_on:
+            return self._proposals.is_repeating
+        self._proposals.follow(sequence)
+        return self._use.should_fetch()
 
     def _look_for_repeat(self, sequence: EngineSequence) -> None:
-        """Send a request now and then in rounds without that level, before a draft that may be wrong."""
+        """Send a request now and then in rounds without proposals, before a draft that may be wrong."""
         if self._looks_for_repeats and self._num_unused >= self._next_look:
             self._next_look = _LOOK_EVERY * (1 + self._num_unused // _LOOK_EVERY)
             self._send_request(sequence)

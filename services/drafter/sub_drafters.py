@@ -21,9 +21,9 @@ from services.common.endpoint_sources import EndpointSource
 from services.common.security.identity import Identity, certificate_name
 from services.common.streams import DrafterStream
 from services.common.telemetry.tracing import current_span
-from services.drafter.cost_model import ProposalBenefit
 from services.drafter.drafting import SubDrafterSession
 from services.drafter.snippet_proposer import SNIPPET_TOKENS, SnippetProposer, SnippetRequest
+from services.drafter.sub_drafter_use import SubDrafterUse
 from services.lookup.index.budget import IndexBudget, IndexShare
 
 logger = logging.getLogger(__name__)
@@ -46,12 +46,12 @@ class SubDrafterClient(SubDrafterSession):
     def __init__(
         self,
         open_stream: Callable[[], DrafterStream | None],
-        benefit: ProposalBenefit,
+        use: SubDrafterUse,
         vocab_size: int,
         share: IndexShare,
     ) -> None:
         """Create a client; `open_stream` returns None while there is no sub-drafter."""
-        self.proposer = SnippetProposer(self._send, benefit, vocab_size, share)
+        self.proposer = SnippetProposer(self._send, use, vocab_size, share)
         self.is_finished = False
         self._open_stream = open_stream
         self._loop = asyncio.get_running_loop()
@@ -141,8 +141,8 @@ class SubDrafters:
     """The sub-drafters of a source of endpoints; sequences are distributed over them in turn.
 
     Attributes:
-        index_budget: Limit of the tokens that the indexes of local proposals hold.
-        turn: Lets the choice of this level and those of the drafter's other levels take turns.
+        index_budget: Limit of the tokens that the indexes of proposals hold.
+        turn: Lets the comparisons of the drafter's sub-drafters and of drafting ahead take turns.
     """
 
     def __init__(
@@ -159,14 +159,14 @@ class SubDrafters:
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._num_opened = 0
         self.turn = Turn()
-        self._benefit = ProposalBenefit(self.turn)
+        self._use = SubDrafterUse(self.turn)
         self._watcher: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
-    def level(self) -> Comparison | None:
-        """The choice to use sub-drafters; None if the deployment has none."""
-        return None if self._source is None else self._benefit.level
+    def comparison(self) -> Comparison | None:
+        """The comparison of rounds with sub-drafters and without; None if the deployment has none."""
+        return None if self._source is None else self._use.comparison
 
     async def start(self) -> None:
         """Start to watch the source."""
@@ -192,7 +192,7 @@ class SubDrafters:
             yield SubDrafterSession()
             return
         share = self.index_budget.share()
-        client = SubDrafterClient(partial(self._open_stream, opening), self._benefit, vocab_size, share)
+        client = SubDrafterClient(partial(self._open_stream, opening), self._use, vocab_size, share)
         task = asyncio.create_task(client.run(), name=f"proposals {opening.request_id}")
         self._keep(task)
         try:

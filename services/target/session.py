@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 
 from fly.errors import InvalidRequest, refuse
 from fly.limits import check_distributions
-from fly.messages import Extend, Load, ModelInfo, StepTimes, Verification, VerifyStep
+from fly.messages import Extend, StepTimes, Verification, VerifyStep
 from fly.sequence import SequenceUpdate
 from fly.types import Coupling, SparseDistribution
 from services.engine.base import Scores
@@ -17,20 +17,8 @@ class Target:
     """Base of a `TargetEngine` around a running engine; `open` is its own."""
 
     def __init__(self, engine: RunningEngine) -> None:
-        self._running = engine
-
-    @property
-    def info(self) -> ModelInfo:
-        return self._running.info
-
-    def load(self) -> Load:
-        return self._running.load()
-
-    async def failure(self) -> None:
-        await self._running.failure()
-
-    async def stop(self) -> None:
-        await self._running.stop()
+        self.info, self.load = engine.info, engine.load
+        self.failure, self.stop = engine.failure, engine.stop
 
 
 class TargetSession(ABC):

@@ -119,10 +119,10 @@ OTHER_RESPONSE = [100 + number * 7 % 300 for number in range(60)]
 """Text that the drafter's model never drafts."""
 
 
-async def test_a_repeat_is_noticed_where_the_level_does_not_pay_and_little_else_is_sent(
+async def test_a_repeat_is_noticed_where_proposals_do_not_pay_and_little_else_is_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # The choice goes by measured time: here the test alone decides whether the level is used.
+    # The choice goes by measured time: here the test alone decides whether proposals are used.
     monkeypatch.setattr(Comparison, "record", lambda *_: None)
     other = [token + 20 for token in reversed(OTHER_RESPONSE)]
     async with serving(await create_host(SUFFIX)) as suffix:
@@ -130,8 +130,8 @@ async def test_a_repeat_is_noticed_where_the_level_does_not_pay_and_little_else_
         async with drafter(sub_drafters, FAST) as address:
             first = await respond_as(address, OTHER_RESPONSE)
             await cache_load(suffix, lambda load: load.kv_cached > 0)
-            assert sub_drafters.level is not None
-            sub_drafters.level.prefer(False)
+            assert sub_drafters.comparison is not None
+            sub_drafters.comparison.prefer(False)
             unlike = await respond_as(address, other)
             async with asyncio.timeout(TIMEOUT_S):
                 while len(await respond_as(address, OTHER_RESPONSE)) > len(first) / 2:
