@@ -13,7 +13,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from fly.request import SpeculationParams
+from fly.errors import InvalidRequest
+from fly.request import ChatMessage, SpeculationParams
 from fly.response import Statistics
 from fly.types import Mode
 from flyserve.bench.progress import Advance, progress_bar
@@ -113,7 +114,7 @@ _ROWS_WITHOUT_DRAFTS = ("tokens/s", "median tokens/s", "accuracy")
 
 def comparison_table(summaries: Sequence[Summary]) -> Table:
     """Return a table with one column per setting, so that it fits 80 characters; the baseline comes first."""
-    title = f"{summaries[0].problems} held-out problems, one request at a time"
+    title = f"{summaries[0].problems} problems, one request at a time"
     table = Table(title=title, title_justify="left", box=box.SIMPLE)
     table.add_column("")
     for summary in summaries:
@@ -171,9 +172,10 @@ def num_requests(num_tasks: int) -> int:
 
 def measure(client: Client, task: Task, setting: str, cache_salt: str) -> Measurement:
     """Send one task under one setting, with greedy decoding."""
+    prompt = sent_prompt(client, task)
     start = time.perf_counter()
     response = client.generate(
-        render(task.prompt),
+        prompt,
         _MAX_NEW_TOKENS,
         speculation=SETTINGS[setting],
         timeout_s=_TIMEOUT_S,
@@ -185,6 +187,16 @@ def measure(client: Client, task: Task, setting: str, cache_salt: str) -> Measur
         is_solved=task.is_solved_by(response.text),
         statistics=response.statistics,
     )
+
+
+def sent_prompt(client: Client, task: Task) -> str | list[int]:
+    """Return the prompt as the model wants it: a user's own as a chat, if the model has a chat template."""
+    if task.family:
+        return render(task.prompt)
+    try:
+        return [token.id for token in client.tokenize([ChatMessage("user", task.prompt)])]
+    except InvalidRequest:
+        return task.prompt
 
 
 def run(client: Client, tasks: Sequence[Task], console: Console) -> tuple[list[Summary], dict[str, object]]:

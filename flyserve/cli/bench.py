@@ -17,7 +17,9 @@ EXAMPLES = """Examples:
 
 flyserve bench --problems 60
 
-flyserve bench --address 10.0.0.5:50051 --output comparison.json"""
+flyserve bench --address 10.0.0.5:50051 --output comparison.json
+
+flyserve bench --address 10.0.0.5:50051 --prompts prompts.jsonl"""
 
 
 def bench(
@@ -25,19 +27,27 @@ def bench(
         str | None,
         typer.Option(help="host:port of a running deployment; by default the demo is started and stopped."),
     ] = None,
-    problems: Annotated[int, typer.Option(min=1, help="Held-out problems to send.")] = 60,
+    problems: Annotated[int, typer.Option(min=1, help="Problems to send.")] = 60,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            dir_okay=False,
+            help='File of your own problems, a JSON object a line: {"prompt": "...", "answer": "..."}.'
+            " A response that contains the answer is right; without an answer only speeds are compared.",
+        ),
+    ] = None,
     report: Annotated[
         Path | None, typer.Option("--output", dir_okay=False, help="Write all measurements as JSON.")
     ] = None,
     verbose: Verbose = False,
 ) -> None:
-    """Compare the ways of decoding on the shipped held-out tasks, and print a table."""
+    """Compare the ways of decoding on held-out tasks or on your own prompts, and print a table."""
     with reported_errors(START_FIRST):
         from flyserve.bench.comparison import comparison_table, run, write_report
-        from flyserve.bench.tasks import load_tasks
+        from flyserve.bench.tasks import load_prompts, load_tasks
 
-        tasks = load_tasks(problems)
-        if len(tasks) < problems:
+        tasks = load_tasks(problems) if prompts is None else load_prompts(prompts, problems)
+        if prompts is None and len(tasks) < problems:
             raise ConfigError(f"--problems: is {problems}, must be at most {len(tasks)}")
         with served_at(address, verbose) as served, Client(served) as client:
             summaries, data = run(client, tasks, messages())

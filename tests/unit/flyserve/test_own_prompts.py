@@ -1,0 +1,75 @@
+"""`flyserve bench --prompts`: the files that it reads, and when a response counts as right."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fly.errors import ConfigError, InvalidRequest
+from fly.request import ChatMessage
+from fly.response import TextToken
+from flyserve.bench.comparison import sent_prompt
+from flyserve.bench.tasks import Task, load_prompts
+from flyserve.client import Client
+
+
+class Templated(Client):
+    """A client of a server whose model has a chat template, or none."""
+
+    def __init__(self, has_template: bool) -> None:
+        self._has_template = has_template
+
+    def tokenize(
+        self, text: str | Sequence[ChatMessage], timeout_s: float | None = None
+    ) -> tuple[TextToken, ...]:
+        if not self._has_template:
+            raise InvalidRequest()
+        assert text == [ChatMessage("user", "own")]
+        return tuple(TextToken(id, "t") for id in (3, 5))
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "prompts.jsonl"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_prompts_are_read_in_their_order_up_to_the_limit(tmp_path: Path) -> None:
+    path = written(tmp_path, '{"prompt": "a", "answer": "x"}\n\n{"prompt": "b"}\n{"prompt": "c"}\n')
+    first, second = load_prompts(path, 2)
+    assert (first.prompt, second.prompt) == ("a", "b")
+    assert first.id.endswith(":1") and second.id.endswith(":3")
+    assert first.is_solved_by("so x it is") and not first.is_solved_by("y")
+    assert not second.is_solved_by("anything"), "a prompt without an answer has no right response"
+
+
+@pytest.mark.parametrize(
+    "line", ["no JSON", "[]", "{}", '{"prompt": 1}', '{"prompt": "a", "anwser": "b"}', '{"prompt": ""}']
+)
+def test_an_odd_line_is_rejected_by_its_number(tmp_path: Path, line: str) -> None:
+    with pytest.raises(ConfigError, match=r'prompts\.jsonl:2: must be a JSON object such as \{"prompt"'):
+        load_prompts(written(tmp_path, f'{{"prompt": "a"}}\n{line}\n'), 9)
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_read_or_rejected_by_name(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.jsonl"
+    path.write_bytes(text.encode("utf-8", errors="surrogatepass"))
+    try:
+        assert all(task.prompt for task in load_prompts(path, 5))
+    except ConfigError as error:
+        assert str(error).startswith("--prompts: ")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--prompts: .*absent\.jsonl cannot be read"):
+        load_prompts(tmp_path / "absent.jsonl", 1)
+
+
+def test_an_own_prompt_is_sent_as_a_chat_where_the_model_has_a_template() -> None:
+    own, shipped = Task("1", "", "own", ""), Task("2", "trace", "shipped", "4")
+    assert sent_prompt(Templated(True), own) == [3, 5]
+    assert sent_prompt(Templated(False), own) == "own"
+    assert sent_prompt(Templated(True), shipped) == "shipped\n"
