@@ -58,7 +58,8 @@ lint: $(READY) ## Check format, lint, types, the direction of imports and the Do
 	$(BIN)/lint-imports
 	$(BIN)/hadolint Dockerfile
 
-verify: lint generate ## Lint, and prove that generated files are up to date.
+verify: lint generate ## Lint, and prove that generated files are up to date and that sentences of docs/ are short.
+	$(BIN)/python -m tools.prose
 	git diff --exit-code -- protos docs/reference helm
 
 generate: protos goldens metrics configuration ## Generate stubs, the generated pages of docs/, the chart's schema and rendered examples.

@@ -21,8 +21,9 @@ _INTRODUCTION = """# Configuration
 Generated from the configuration classes by `make generate`; do not edit.
 
 A deployment is one YAML file, which `flyserve up`, `flyserve apply` and `flyserve router` read. The
-[chart](../kubernetes/install.md) has the same keys as values, except those marked *not in the chart*. An unknown key is
-an error that names the nearest one. A key that only other engines of a tier have is an error, too.
+[chart](../kubernetes/install.md) has the same keys as values, except those marked *not in the chart*. An
+unknown key is an error that names the nearest one. A key that only other engines of a tier have is an
+error, too.
 
 Without Ray, `python -m services.target`, `services.drafter`, `services.lookup` and `python -m router`
 take the keys of their section as flags: `max_sequences` is `--max-sequences`, and a key of a nested section

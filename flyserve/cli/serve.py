@@ -105,7 +105,7 @@ def _check_host(host: str, has_keys: bool, allows_anyone: bool) -> None:
         )
     clients = "clients with a key" if has_keys else "everyone"
     messages().print(
-        f"warning: {host} serves {clients} in plain text; for TLS see security in docs/reference/configuration.md",
+        f"warning: {host} serves {clients} in plain text; for TLS see security in SECURITY.md",
         markup=False,
         style="yellow",
     )

@@ -8,14 +8,16 @@ from pathlib import Path
 
 from tests.support.processes import ROOT
 
+README = ROOT / "README.md"
 DOCUMENTS = sorted(
     path
     for folder in ("", "docs/", "docs/engines/", "docs/kubernetes/", "demo/**/", "helm/**/")
     for path in ROOT.glob(f"{folder}*.md")
 )
+GUIDES = [path for path in DOCUMENTS if path != README]
 _BLOCK = re.compile(
     r"(?:^ *<!-- (?P<mark>[^\n]*?) -->\n)?"
-    r"^(?P<indent> *)```(?P<language>\w*)\n(?P<code>.*?)^(?P=indent)```$",
+    r"^(?P<indent> *)```(?P<language>\w*)(?P<needs> \w+)?\n(?P<code>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
 )
 _INLINE = re.compile(r"`((?:flyserve|make|python -m) [^`\n]+)`")
@@ -29,12 +31,14 @@ class Snippet:
 
     Attributes:
         mark: Text of the comment before it: `not run: reason`, `prints: output`, or empty.
+        needs: What the tests do not have, after the language: `hub`, or `slow` for minutes; or empty.
     """
 
     place: str
     language: str
     code: str
     mark: str
+    needs: str = ""
 
     @property
     def reason(self) -> str | None:
@@ -65,4 +69,5 @@ def _snippets(path: Path) -> Iterator[Snippet]:
     for found in _BLOCK.finditer(text):
         line = text[: found.start()].count("\n") + 1
         code = textwrap.dedent(found["code"])
-        yield Snippet(f"{path.relative_to(ROOT)}:{line}", found["language"], code, found["mark"] or "")
+        needs = (found["needs"] or "").strip()
+        yield Snippet(f"{path.relative_to(ROOT)}:{line}", found["language"], code, found["mark"] or "", needs)

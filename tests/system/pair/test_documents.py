@@ -1,4 +1,7 @@
-"""The commands and programs in the documents work as described; those that are not run say why."""
+"""The commands and programs in the documents work as described; those that are not run say why.
+
+test_readme.py pastes the blocks of the README.
+"""
 
 import os
 import re
@@ -11,10 +14,10 @@ import pytest
 import yaml
 
 from orchestration.deployment.file import Deployment as DeploymentFile
-from tests.support.documents import Snippet, commands, snippets
+from tests.support.documents import GUIDES, Snippet, commands, snippets
 from tests.support.processes import ROOT, Deployment
 
-TRIED = [snippet for snippet in snippets() if snippet.reason is None]
+TRIED = [snippet for snippet in snippets(*GUIDES) if snippet.reason is None]
 RUN = [snippet for snippet in TRIED if snippet.language != "yaml"]
 CONFIGURATIONS = [snippet for snippet in TRIED if snippet.language == "yaml"]
 INTERPRETERS = {"python": (sys.executable, "-c"), "sh": ("bash", "-euo", "pipefail", "-c")}
