@@ -50,8 +50,6 @@ def build_engine(
 
         runner = load_runner(config)
     runner.info = replace(runner.info, costs=_costs(runner))
-    if logger.isEnabledFor(logging.INFO):  # measuring takes half a second
-        logger.info("%s: %s", config.model, runner.measure_bandwidth().describe())
     grammars = _grammars(config, runner)
     return ThreadEngine(runner, config, prepare_thread=_thread_setting(config), grammars=grammars)
 

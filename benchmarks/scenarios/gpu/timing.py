@@ -9,13 +9,15 @@ import torch.nn.functional as F
 
 from benchmarks.scenarios.gpu.plan import GPU
 from benchmarks.scenarios.gpu.results import Limits
-from services.engine.loading.bandwidth import measure_limit
+from services.engine.loading.bandwidth import minimum_s
 
 _WARM_UPS, _FEWEST, _MOST, _STARTS = 2, 3, 20, 5
 _LINEAR_ROWS = (1, 4, 16, 64, 256)
 _ROTATED = 4
 """Weights that take turns, so that no cache holds them."""
 _OPERATORS = 500
+_PROBE_COLUMNS, _GPU_PRODUCTS = 4096, 16
+"""Columns of the weights of a probe, and its products on a GPU, which hide the time of a start."""
 
 
 class Timer:
@@ -74,12 +76,30 @@ def measure_limits(device: str, timer: Timer) -> Limits:
     square = torch.randn(width, width, device=device, dtype=torch.bfloat16)
     product_s = timer.median_s(lambda: square @ square)
     return Limits(
-        read_bytes_per_s=measure_limit(torch.bfloat16, torch.device(device), num_bytes),
+        read_bytes_per_s=max(_read_rate(kind, device, num_bytes) for kind in (torch.bfloat16, torch.float32)),
         copy_bytes_per_s=2 * source.nbytes / copy_s,
         flops=2 * width**3 / product_s,
         operator_s=_operator_s(device, timer),
         linear_bytes_per_s=_linear_rates(device, timer, (28672, 4096) if is_gpu else (512, 256)),
     )
+
+
+def _read_rate(dtype: torch.dtype, device: str, num_bytes: int) -> float:
+    """Return the bytes per second at which matrix-vector products read weights.
+
+    Where bfloat16 is computed slowly, as without its instructions, float32 shows the limit of memory.
+    """
+    columns = min(_PROBE_COLUMNS, num_bytes // dtype.itemsize)
+    weight = torch.full((num_bytes // dtype.itemsize // columns, columns), 0.5, dtype=dtype, device=device)
+    row = torch.ones(1, columns, dtype=dtype, device=device)
+    num_products = _GPU_PRODUCTS if device == GPU else 1
+
+    def read() -> None:
+        for _ in range(num_products):
+            product = F.linear(row, weight)
+        product[0, 0].item()  # waits until the device has finished
+
+    return num_products * weight.numel() * dtype.itemsize / minimum_s(read)
 
 
 def _operator_s(device: str, timer: Timer) -> float:

@@ -25,7 +25,7 @@ from services.engine.forward.linears import MakeLinear, PlainLinear
 from services.engine.forward.packed import LinearMaker, can_pack, pack_model
 from services.engine.forward.self_check import Forward, Reference, agrees, check_forward
 from services.engine.head.head import Head
-from services.engine.loading.bandwidth import Bandwidth, measure_forward_s, measure_limit, weight_bytes
+from services.engine.loading.bandwidth import weight_bytes
 from services.engine.loading.device import is_device_lost, prepare_device
 from services.engine.loading.model import DTYPES, LoadedModel, load_model
 from services.engine.memory.gpu_memory import create_kv_memory, forward_bytes
@@ -102,12 +102,6 @@ class TorchRunner(DelegatedMemoryStats):
         """Compute the second half of a forward: the head's scores of these logits."""
         with _lost_with_device():
             return self._head(logits, batch)
-
-    def measure_bandwidth(self) -> Bandwidth:
-        """Measure memory bandwidth, used and possible; takes a fraction of a second."""
-        forward_s = self.info.costs.decode_s if self.info.costs else measure_forward_s(self)
-        limit = measure_limit(DTYPES[self.info.dtype], self._device)
-        return Bandwidth(self.weight_bytes, forward_s, limit_bytes_per_s=limit)
 
 
 @contextmanager

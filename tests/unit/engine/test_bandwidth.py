@@ -10,7 +10,7 @@ from fly.messages import Role
 from services.engine.base import ForwardInput, Scores
 from services.engine.config import ModelConfig
 from services.engine.forward.torch_runner import TorchRunner, load_runner
-from services.engine.loading.bandwidth import Bandwidth, measure_forward_s, measure_limit, weight_bytes
+from services.engine.loading.bandwidth import measure_forward_s, weight_bytes
 
 ModelFolder = Callable[[str], Path]
 
@@ -28,20 +28,6 @@ class Scorer(nn.Module):
 @pytest.mark.parametrize("is_tied", [False, True])
 def test_a_forward_reads_all_weights_except_an_untied_embedding(is_tied: bool) -> None:
     assert weight_bytes(Scorer(is_tied)) == 4 * 4 * 2 + 4 * 10 * 4
-
-
-def test_the_share_is_the_achieved_rate_divided_by_the_limit() -> None:
-    bandwidth = Bandwidth(weight_bytes=200_000_000, forward_s=0.02, limit_bytes_per_s=16e9)
-    assert bandwidth.achieved_bytes_per_s == pytest.approx(10e9)
-    assert bandwidth.share == pytest.approx(0.625)
-    assert bandwidth.describe() == (
-        "a forward reads 200.0 MB of weights in 20.00 ms: 10.0 of 16.0 GB/s (62%)"
-    )
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_limit_is_a_rate(dtype: torch.dtype) -> None:
-    assert 1e7 < measure_limit(dtype, num_bytes=1 << 20) < 1e14
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
