@@ -21,7 +21,7 @@ class Admission:
 
     def __init__(
         self,
-        kv: KvCacheManager[EngineSequence],
+        kv: KvCacheManager,
         kv_capacity: int,
         context_length: int,
     ) -> None:

@@ -250,17 +250,8 @@ class DelegatedMemoryStats:
 
     def __init__(self, source: KvAllocator) -> None:
         self._stats = source
-
-    @property
-    def max_sequences(self) -> int:
-        return self._stats.max_sequences
-
-    @property
-    def kv_capacity(self) -> int:
-        return self._stats.kv_capacity
-
-    def reserved(self, slot: KvSlot) -> int:
-        return self._stats.reserved(slot)
+        self.max_sequences, self.kv_capacity = source.max_sequences, source.kv_capacity
+        self.reserved = source.reserved
 
     @property
     def kv_used(self) -> int:

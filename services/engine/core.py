@@ -11,7 +11,7 @@ from fly.errors import FlyServeError, InternalError, NotReady, Overloaded
 from fly.messages import Load, Open, Opened, Queued
 from services.engine.admission import Admission
 from services.engine.base import NO_SLOT, ForwardInput, Job, KvSlot, Runner, Scores
-from services.engine.future import Delivery, EngineFuture, Notice
+from services.engine.future import Delivery, EngineFuture
 from services.engine.memory.kv_cache_manager import KvCacheManager
 from services.engine.scheduling.batch_window import BatchWindow
 from services.engine.scheduling.scheduler import IDLE_PRIORITY, ScheduledJob, Scheduler, forward_inputs
@@ -48,7 +48,7 @@ class EngineCore:
         self._post = post
         self._max_queued = max_queued
         self._chunk_tokens = max(1, max_batch_tokens // 2)
-        self._kv = KvCacheManager[EngineSequence](runner)
+        self._kv = KvCacheManager(runner)
         self._admission = Admission(self._kv, runner.kv_capacity, self.context_length)
         self._scheduler = Scheduler(max_batch_tokens)
         self._batch_window = BatchWindow(clock, max_batch_tokens)
@@ -88,7 +88,7 @@ class EngineCore:
         if future.result is not None:
             return
         if self._admission.num_opens <= (self._max_queued if queue else 0):
-            self._deliveries.append(Notice(future, Queued()))
+            self._notify(future, Queued())
             return
         self._admission.remove(sequence)
         load = self.load()
@@ -207,7 +207,10 @@ class EngineCore:
     def resolve(self, future: EngineFuture, result: Any = None, error: BaseException | None = None) -> None:
         """Set the result or the error of a future, to be delivered after `take_deliveries`."""
         future.result, future.error = result, error
-        self._deliveries.append(future)
+        self._deliveries.append((future.loop, future.deliver))
+
+    def _notify(self, future: EngineFuture, notice: Queued | Opened) -> None:
+        self._deliveries.append((future.loop, partial(future.notify, notice)))
 
     def take_deliveries(self) -> list[Delivery]:
         """Return the futures that were resolved since the last call, and the notices."""
@@ -238,7 +241,7 @@ class EngineCore:
             self._kv.preempt(victim)
             self._preemptions += 1
             if (parked := self._park(victim)) is not None:
-                self._deliveries.append(Notice(parked.owner, Queued()))
+                self._notify(parked.owner, Queued())
         self._collect()
 
     def _park(self, sequence: EngineSequence) -> ScheduledJob | None:
@@ -273,7 +276,7 @@ class EngineCore:
             self._park(self._kv.sequence(item.slot))
             self._admit()
             if not self._kv.has_memory(item.slot):
-                self._deliveries.append(Notice(scheduled.owner, Queued()))
+                self._notify(scheduled.owner, Queued())
 
     def _admit(self, has_changed: bool = True) -> None:
         for sequence in self._admission.admit(has_changed):
@@ -281,7 +284,7 @@ class EngineCore:
                 opened, sequence.opened = sequence.opened, None
                 self.resolve(opened, sequence)
             elif (resumed := self._scheduler.resume(sequence.slot)) is not None:
-                self._deliveries.append(Notice(resumed.owner, Opened()))
+                self._notify(resumed.owner, Opened())
 
     def _make_sequence(self, opening: Open) -> EngineSequence:
         return EngineSequence(

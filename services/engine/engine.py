@@ -194,7 +194,8 @@ class Engine(ABC):
         """Serve no more, because of the current exception; return the results of all that ended."""
         logger.exception("the engine failed and has stopped serving")
         self._is_running = False
-        return [*filter(None, [self._failure]), *self._abort()]
+        failed = [(future.loop, future.deliver) for future in (self._failure,) if future is not None]
+        return [*failed, *self._abort()]
 
     def _refuse(self, command: Command) -> Sequence[Delivery]:
         """End what a command to a stopped or failed engine begins; return the results of all that ended."""

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from fly.messages import Opened, Queued
 
@@ -12,15 +12,8 @@ WaitReport = Callable[[Queued | Opened], Awaitable[None]]
 """Is called with `Queued` when a sequence begins to wait for a place or memory, and with `Opened` after."""
 
 
-class Delivery(Protocol):
-    """Something that the engine's thread passes to an event loop."""
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop that must call `deliver`."""
-
-    def deliver(self) -> None:
-        """Wake the coroutine that waits for it."""
+Delivery = tuple[asyncio.AbstractEventLoop, Callable[[], None]]
+"""An event loop, and a function that it calls to wake a coroutine."""
 
 
 class EngineFuture:
@@ -77,23 +70,6 @@ class EngineFuture:
             self._wake.set_result(None)
 
 
-class Notice:
-    """A notice that a future's coroutine reports before it has its result."""
-
-    __slots__ = ("_future", "_notice")
-
-    def __init__(self, future: EngineFuture, notice: Queued | Opened) -> None:
-        self._future = future
-        self._notice = notice
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        return self._future.loop
-
-    def deliver(self) -> None:
-        self._future.notify(self._notice)
-
-
 class IdleJob:
     """A job that runs only while the engine has nothing else to do (`IDLE_PRIORITY`)."""
 
@@ -117,12 +93,13 @@ def deliver_all(deliveries: Sequence[Delivery]) -> None:
     """Wake the coroutines from another thread, with one wake-up per event loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[Delivery]] = {}
     for delivery in deliveries:
-        by_loop.setdefault(delivery.loop, []).append(delivery)
+        by_loop.setdefault(delivery[0], []).append(delivery)
     for loop, group in by_loop.items():
         with contextlib.suppress(RuntimeError):  # the loop has been closed, so nothing awaits the results
-            loop.call_soon_threadsafe(_deliver, group)
+            loop.call_soon_threadsafe(deliver_here, group)
 
 
-def _deliver(deliveries: Sequence[Delivery]) -> None:
-    for delivery in deliveries:
-        delivery.deliver()
+def deliver_here(deliveries: Sequence[Delivery]) -> None:
+    """Wake the coroutines, which are those of this event loop."""
+    for _, deliver in deliveries:
+        deliver()

@@ -4,36 +4,14 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Generic, Protocol, TypeVar
 
 from fly.blocks import BLOCK_TOKENS, BlockKey
 from services.engine.base import NO_SLOT, ForwardInput, KvAllocator, KvSlot
 from services.engine.memory.prefix_cache import PrefixCache, PrefixIndex
+from services.engine.sequence import EngineSequence
 
 
-class PreemptibleSequence(Protocol):
-    """An open sequence, as the memory manager sees it.
-
-    Attributes:
-        slot: Its slot; none until it is admitted.
-        admission: Its place in the order of admissions; None while it has no memory.
-    """
-
-    slot: KvSlot
-    admission: int | None
-
-    @property
-    def priority(self) -> int:
-        """Sequences of lower priority are preempted first."""
-
-    def forget_kv(self) -> None:
-        """Called when its KV memory has been taken from it."""
-
-
-SequenceT = TypeVar("SequenceT", bound=PreemptibleSequence)
-
-
-class KvCacheManager(PrefixCache, Generic[SequenceT]):
+class KvCacheManager(PrefixCache):
     """Open sequences, with or without memory, and cached prefixes in order of their last use.
 
     A closed sequence leaves its slot behind as cache, with the blocks that it has published. Cached slots do
@@ -45,7 +23,7 @@ class KvCacheManager(PrefixCache, Generic[SequenceT]):
 
     def __init__(self, memory: KvAllocator) -> None:
         self._memory = memory
-        self._open: dict[KvSlot, SequenceT] = {}
+        self._open: dict[KvSlot, EngineSequence] = {}
         self.num_admitted = 0
         self._numbers = itertools.count()
         self._cached: OrderedDict[KvSlot, None] = OrderedDict()
@@ -68,11 +46,11 @@ class KvCacheManager(PrefixCache, Generic[SequenceT]):
         """Return the token positions that an open sequence has reserved."""
         return self._memory.reserved(slot)
 
-    def sequence(self, slot: KvSlot) -> SequenceT:
+    def sequence(self, slot: KvSlot) -> EngineSequence:
         """Return the open sequence of a slot."""
         return self._open[slot]
 
-    def admitted(self) -> Collection[SequenceT]:
+    def admitted(self) -> Collection[EngineSequence]:
         """Return the open sequences that have memory."""
         return [sequence for sequence in self._open.values() if sequence.admission is not None]
 
@@ -80,7 +58,7 @@ class KvCacheManager(PrefixCache, Generic[SequenceT]):
         """Return False if the memory of an open sequence was taken from it."""
         return self._open[slot].admission is not None
 
-    def admit(self, sequence: SequenceT, num_tokens: int) -> bool:
+    def admit(self, sequence: EngineSequence, num_tokens: int) -> bool:
         """Give a sequence a place, if it has none, and memory; return False if there is not enough."""
         if sequence.slot == NO_SLOT:
             if not self.has_place or num_tokens > self._memory.kv_capacity - self.num_used:
@@ -94,7 +72,7 @@ class KvCacheManager(PrefixCache, Generic[SequenceT]):
         self.num_admitted += 1
         return True
 
-    def release(self, sequence: SequenceT) -> bool:
+    def release(self, sequence: EngineSequence) -> bool:
         """Release the slot of a closed sequence; return False if it was released before.
 
         NOTE: the sequence has no slot from then on: another one may get it.
@@ -123,11 +101,11 @@ class KvCacheManager(PrefixCache, Generic[SequenceT]):
         self._index.truncate(item.slot, item.start)
         return True
 
-    def next_victim(self) -> SequenceT:
+    def next_victim(self) -> EngineSequence:
         """Return the sequence to preempt: of those of the lowest priority, the one admitted last."""
         return min(self.admitted(), key=lambda sequence: (sequence.priority, -(sequence.admission or 0)))
 
-    def preempt(self, sequence: SequenceT) -> None:
+    def preempt(self, sequence: EngineSequence) -> None:
         """Take the memory of an open sequence; it keeps its slot."""
         self._memory.resize(sequence.slot, 0)
         self._index.forget(sequence.slot)
@@ -157,7 +135,7 @@ class KvCacheManager(PrefixCache, Generic[SequenceT]):
         self._index.truncate(slot, computed_blocks * BLOCK_TOKENS)
         return match.num_blocks
 
-    def _withdraw(self, sequence: SequenceT) -> None:
+    def _withdraw(self, sequence: EngineSequence) -> None:
         """Record that a sequence has no memory any more."""
         self.num_admitted -= sequence.admission is not None
         sequence.admission = None

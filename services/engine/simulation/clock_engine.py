@@ -10,7 +10,7 @@ from fly.clock import Clock
 from services.engine.base import ForwardInput, Runner, RunnerLost
 from services.engine.config import ModelSection
 from services.engine.engine import Command, Engine
-from services.engine.future import Delivery, EngineFuture, deliver_all
+from services.engine.future import Delivery, EngineFuture, deliver_all, deliver_here
 from services.engine.scheduling.scheduler import ScheduledJob, forward_inputs
 from services.engine.simulation.device import Device
 
@@ -127,5 +127,4 @@ class ClockEngine(Engine):
             self._deliver()
 
     def _deliver(self) -> None:
-        for delivery in self._core.take_deliveries():
-            delivery.deliver()
+        deliver_here(self._core.take_deliveries())

@@ -171,11 +171,11 @@ class Session:
 
     def settle(self) -> None:
         """Process the results of the engine."""
-        answered = set(self.core.take_deliveries())
+        answered = {deliver for _, deliver in self.core.take_deliveries()}
         for peer in list(self.peers):
-            if peer.future in answered:
+            if peer.future.deliver in answered:
                 self._opened(peer)
-            if peer.job in answered:
+            if peer.job is not None and peer.job.deliver in answered:
                 self._scored(peer)
 
     def _opened(self, peer: Peer) -> None:
