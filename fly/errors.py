@@ -122,7 +122,12 @@ class ModelError(FlyServeError):
     """A model folder cannot be served: missing, incomplete, or of an unsupported architecture."""
 
 
+def one_line(text: object) -> str:
+    """Return a text, or the message of an error, in one line."""
+    return " ".join(str(text).split())
+
+
 def describe(error: BaseException, limit: int = 400) -> str:
     """Return another library's error in one line of at most `limit` characters: its type and its message."""
-    text = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
+    text = f"{type(error).__name__}: {one_line(error)}".removesuffix(": ")
     return text if len(text) <= limit else f"{text[: limit - 3]}..."

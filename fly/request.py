@@ -52,6 +52,11 @@ class SamplingParams:
         return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
 
     @property
+    def needs_distributions(self) -> bool:
+        """True if a draft is verified together with the distributions that it was drawn from."""
+        return self.temperature > 0 and self.coupling is Coupling.REJECTION
+
+    @property
     def ending_ids(self) -> frozenset[int]:
         """Tokens that end the response: none under `ignore_eos`."""
         return frozenset() if self.ignore_eos else frozenset(self.stop_token_ids)

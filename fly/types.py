@@ -108,6 +108,15 @@ class SparseDistribution:
     ids: tuple[int, ...]
     probabilities: tuple[float, ...]
 
+    @classmethod
+    def certain(cls, token: int) -> "SparseDistribution":
+        """Return the distribution of a token that is not drawn: it has all the mass.
+
+        Modified rejection sampling then accepts the token with the target's probability of it, and otherwise
+        draws from the target's other tokens: exact, wherever the token comes from.
+        """
+        return cls((token,), (1.0,))
+
 
 @dataclass(frozen=True, slots=True)
 class PositionLogprobs:

@@ -9,9 +9,6 @@ from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _in
 
 from orchestration.control.instances import Node
 
-NAMESPACE_PREFIX = "flyserve-"
-"""Prefix of the namespace that holds a deployment's named actors; its name follows."""
-
 
 def constructor_error(error: BaseException) -> BaseException | None:
     """Return the exception of an actor's constructor if it ended the actor, else None."""

@@ -7,6 +7,7 @@ from fly.errors import ConfigError, FlyServeError, NotReady
 from fly.messages import Role
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.security import security_of
+from orchestration.ray.names import CONTROLLER_ACTOR, NAMESPACE_PREFIX
 from services.common.security.identity import CONTROLLER
 
 HEAD_RESOURCE = "node:__internal_head__"
@@ -21,9 +22,7 @@ def create_controller(deployment: Deployment, host: str | None, actors: Mapping[
     """
     import ray
 
-    from orchestration.ray.api import NAMESPACE_PREFIX
     from orchestration.ray.controller import Controller
-    from orchestration.ray.fleet import CONTROLLER_ACTOR
 
     name, security = deployment.name, security_of(deployment.security, CONTROLLER)
     return (
@@ -52,9 +51,6 @@ def find_controller(name: str | None) -> Any:
     """
     import ray
 
-    from orchestration.ray.api import NAMESPACE_PREFIX
-    from orchestration.ray.fleet import CONTROLLER_ACTOR
-
     running = _running_names()
     known = f"running: {', '.join(running)}" if running else "none is running: flyserve apply starts one"
     if name is None and len(running) > 1:
@@ -71,9 +67,6 @@ def has_controller(name: str) -> bool:
     """Return False once a deployment of this process's Ray has been ended; a restart does not count."""
     import ray
 
-    from orchestration.ray.api import NAMESPACE_PREFIX
-    from orchestration.ray.fleet import CONTROLLER_ACTOR
-
     try:
         ray.get_actor(CONTROLLER_ACTOR, namespace=NAMESPACE_PREFIX + name)
     except ValueError:
@@ -86,9 +79,6 @@ def has_controller(name: str) -> bool:
 def _running_names() -> list[str]:
     """Return the names of all deployments of the Ray cluster, sorted."""
     from ray.util import list_named_actors
-
-    from orchestration.ray.api import NAMESPACE_PREFIX
-    from orchestration.ray.fleet import CONTROLLER_ACTOR
 
     return sorted(
         actor["namespace"].removeprefix(NAMESPACE_PREFIX)

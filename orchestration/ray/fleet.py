@@ -22,9 +22,9 @@ from orchestration.control.fleet import InstanceHandle, InstanceLost, InstanceRe
 from orchestration.control.instances import Instance, InstanceKey, Node
 from orchestration.control.placement import shortage
 from orchestration.deployment.plan import ReplicaSpec
-from orchestration.ray.api import NAMESPACE_PREFIX, constructor_error, nodes, reason, result
+from orchestration.ray.api import constructor_error, nodes, reason, result
+from orchestration.ray.names import CONTROLLER_ACTOR, NAMESPACE_PREFIX
 
-CONTROLLER_ACTOR = "controller"
 _LEADER_CONCURRENCY = 8
 """A drain holds one of these for its whole grace period; calls of `address` must still get through."""
 _FOLLOWER_CONCURRENCY = 4

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fly.errors import ConfigError, NotReady, Unauthenticated
+from fly.errors import ConfigError, NotReady, Unauthenticated, one_line
 from orchestration.deployment.file import load_deployment
 
 _POLL_S = 1.0
@@ -88,7 +88,7 @@ def _translated_errors(url: str) -> Iterator[None]:
     except ConnectionError:
         raise NotReady(f"{url}: Ray's dashboard does not answer") from None
     except RuntimeError as error:
-        words = " ".join(str(error).split())
+        words = one_line(error)
         if "ray[default]" in words:
             raise ConfigError(
                 "Ray's jobs are not installed: install FlyServe with its extra cluster"

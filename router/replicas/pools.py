@@ -11,6 +11,7 @@ import grpc
 from fly.clock import Clock
 from fly.endpoints import Endpoint
 from fly.errors import NotReady
+from fly.ewma import Ewma
 from fly.lookup_benefit import LookupCosts
 from fly.messages import Load, ModelInfo, Role
 from protos.flyserve.v1 import common_pb2
@@ -21,7 +22,6 @@ from protos.wire.streams import info_from_wire
 from router.policies.base import Policy
 from router.policies.request_key import RequestKey
 from router.replicas.breaker import Breaker
-from router.replicas.pace import StepPace
 from services.common.streams import is_task_cancelled
 
 _HANDSHAKE_TIMEOUT_S = 5.0
@@ -29,6 +29,8 @@ _MAX_FAILED_PROBES = 2
 """Probes in a row without an answer after which a replica is unhealthy. One may be a delay of our own."""
 
 _SHARE_BESIDE_OTHERS = 1 / 8
+_NEWEST_SHARE = 0.1
+"""Weight of the latest step in the usual duration."""
 
 Accepts = Callable[["Replica"], bool]
 """Predicate: return True if a replica can be used."""
@@ -45,6 +47,24 @@ class ProbeConfig:
 
     interval_s: float = 2.0
     timeout_s: float = 3.0
+
+
+class StepPace:
+    """The usual time from a step's request to its answer, as this router observes it.
+
+    Attributes:
+        usual_s: Seconds of a usual step; of the latest unusual one while there was no usual one; else None.
+    """
+
+    def __init__(self) -> None:
+        self.usual_s: float | None = None
+        self._mean_s = Ewma(_NEWEST_SHARE)
+
+    def record(self, seconds: float, is_usual: bool) -> None:
+        """Record a step; one that computed a prompt is not usual."""
+        if is_usual:
+            self._mean_s.add(seconds)
+        self.usual_s = seconds if self._mean_s.value is None else self._mean_s.value
 
 
 class Replica:

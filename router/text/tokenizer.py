@@ -1,13 +1,13 @@
 """Tokenizer of the target, end-of-sequence ids and sampling defaults: read from its folder without torch."""
 
-import json
 from collections.abc import Sequence
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from fly.errors import ModelError
+from fly.errors import ModelError, one_line
 from fly.request import SamplingParams
+from services.common.token_map import read_eos_ids, read_json
 
 
 class Tokenizer:
@@ -41,8 +41,11 @@ class Tokenizer:
         try:
             fast = PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
         except Exception as error:
-            raise ModelError(f"{folder}: the tokenizer cannot be loaded: {_one_line(error)}") from error
-        return cls(fast, _eos_ids(folder, fast))
+            raise ModelError(f"{folder}: the tokenizer cannot be loaded: {one_line(error)}") from error
+        eos_ids = read_eos_ids(folder)
+        if eos_ids is None:
+            eos_ids = () if fast.eos_token_id is None else (fast.eos_token_id,)
+        return cls(fast, eos_ids)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
         """Return the token ids of a prompt, with the special tokens that the tokenizer adds."""
@@ -88,38 +91,6 @@ class Tokenizer:
     def pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
         """Return the text of each id by itself, special tokens included."""
         return tuple(self.backend.decode([token], skip_special_tokens=False) for token in ids)
-
-
-def _eos_ids(folder: Path, fast: Any) -> tuple[int, ...]:
-    """Return the ids of the generation config, else of the model's config, else of the tokenizer."""
-    for name in ("generation_config.json", "config.json"):
-        found = read_json(folder / name).get("eos_token_id")
-        if found is not None:
-            ids = found if isinstance(found, list) else [found]
-            _check_ids(ids, folder / name)
-            return tuple(ids)
-    return () if fast.eos_token_id is None else (fast.eos_token_id,)
-
-
-def _check_ids(ids: Sequence[Any], path: Path) -> None:
-    for found in ids:
-        if type(found) is not int or found < 0:
-            raise ModelError(f"{path}: eos_token_id holds {found!r}, must be ids of tokens")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return a JSON object, empty if there is no such file; raise ModelError if it is not JSON."""
-    if not path.is_file():
-        return {}
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{path}: is not JSON: {_one_line(error)}") from None
-    return data if isinstance(data, dict) else {}
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 _OPENAI = SamplingParams(temperature=1.0)

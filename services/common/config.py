@@ -14,7 +14,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from fly.errors import ConfigError
+from fly.errors import ConfigError, one_line
 from services.common.config_faults import describe_fault
 from services.common.sections import Engines, sections_of
 
@@ -38,7 +38,6 @@ class Config(BaseModel):
 
 
 C = TypeVar("C", bound=Config)
-C_co = TypeVar("C_co", bound=Config, covariant=True)
 
 
 def _name_switch(value: Any) -> Any:
@@ -106,7 +105,7 @@ def read_yaml(path: Path, keeps_secrets: bool = False) -> Any:
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        quoted = "" if keeps_secrets else f": {' '.join(str(error).split())}"
+        quoted = "" if keeps_secrets else f": {one_line(error)}"
         raise ConfigError(f"{path}: is not YAML{quoted}") from None
 
 

@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from fly.errors import ConfigError
+from fly.errors import ConfigError, one_line
 from services.common.config import Config, parse, read_yaml
 from services.common.sections import Engines, keys_of, leaves, section_of, sections_of
 
@@ -106,7 +106,7 @@ def _mapping(text: str) -> Any:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         # NOTE: argparse would replace any other error's text by its own.
-        raise argparse.ArgumentTypeError(f"is not YAML: {' '.join(str(error).split())}") from None
+        raise argparse.ArgumentTypeError(f"is not YAML: {one_line(error)}") from None
 
 
 def _set(data: dict[str, Any], path: Sequence[str], value: Any) -> None:

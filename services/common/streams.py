@@ -58,7 +58,7 @@ class SequenceStream(Generic[Step, Answer]):
     ) -> None:
         self.num_bytes = 0
         self.replays = 0
-        self.on_place: Callable[[Queued | Opened], None] = _ignore
+        self.on_place: Callable[[Queued | Opened], None] = lambda message: None
         self._call = call
         self._opening: Open | None = opening
         self._to_wire = to_wire
@@ -163,10 +163,6 @@ class SequenceStream(Generic[Step, Answer]):
                 raise
 
 
-def _ignore(message: Queued | Opened) -> None:
-    return None
-
-
 def is_task_cancelled() -> bool:
     """Return True if the task was cancelled rather than its call."""
     task = asyncio.current_task()
@@ -191,11 +187,9 @@ class TargetStream(SequenceStream[VerifyStep | Extend, Verification]):
 
         `distributions` holds that of each draft (coupling `rejection`); else it is empty.
         """
-
-        def make_step(update: SequenceUpdate) -> VerifyStep:
-            return VerifyStep(update, len(drafts), tuple(distributions))
-
-        return await self._step(make_step, sequence, drafts, decided)
+        return await self._step(
+            lambda update: VerifyStep(update, len(drafts), tuple(distributions)), sequence, drafts, decided
+        )
 
     async def extend(
         self, sequence: TokenSequence, decided: int, max_tokens: int, without_entropies: bool = False
@@ -205,11 +199,9 @@ class TargetStream(SequenceStream[VerifyStep | Extend, Verification]):
         The first `decided` tokens of the sequence will never be rolled back. The target may leave out the
         entropies if the step is `without_entropies`.
         """
-
-        def make_step(update: SequenceUpdate) -> Extend:
-            return Extend(update, max_tokens, without_entropies)
-
-        extension = await self._step(make_step, sequence, (), decided)
+        extension = await self._step(
+            lambda update: Extend(update, max_tokens, without_entropies), sequence, (), decided
+        )
         self._view.append(extension.choices)
         return extension
 
@@ -239,11 +231,9 @@ class DrafterStream(SequenceStream[DraftStep, Draft]):
         snippet_tokens: int = 0,
     ) -> Draft:
         """Request at most `max_tokens` tokens after `sequence`, and at most `snippet_tokens` of snippets."""
-
-        def make_step(update: SequenceUpdate) -> DraftStep:
-            return DraftStep(update, max_tokens, end_at_stop, snippet_tokens)
-
-        draft = await self._step(make_step, sequence, (), decided)
+        draft = await self._step(
+            lambda update: DraftStep(update, max_tokens, end_at_stop, snippet_tokens), sequence, (), decided
+        )
         self.draft_start = len(self._view)
         self._view.append(draft.tokens)
         return draft

@@ -1,11 +1,12 @@
-"""The token-to-id map of a model folder and its hash, which models that exchange token ids must share."""
+"""Token ids of a model folder: the token-to-id map and its hash, and the ids that end a response."""
 
 import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from fly.errors import ModelError
+from fly.errors import ModelError, one_line
 
 
 def read_token_map(folder: Path) -> dict[str, int]:
@@ -48,3 +49,29 @@ def token_map_hash(folder: Path) -> str:
 def num_token_ids(token_map: Mapping[str, int]) -> int:
     """Return the upper bound of the token ids, exclusive."""
     return max(token_map.values(), default=-1) + 1
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return a JSON object, empty if there is no such file; raise ModelError if it is not JSON."""
+    if not path.is_file():
+        return {}
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: is not JSON: {one_line(error)}") from None
+    return data if isinstance(data, dict) else {}
+
+
+def read_eos_ids(folder: Path) -> tuple[int, ...] | None:
+    """Return the ids that end a response, by the generation config, else the model's; None if neither does.
+
+    Raises:
+        ModelError: A file is not JSON, or names something else than ids.
+    """
+    for path in (folder / "generation_config.json", folder / "config.json"):
+        if (found := read_json(path).get("eos_token_id")) is not None:
+            ids = found if isinstance(found, list) else [found]
+            if (other := next((each for each in ids if type(each) is not int or each < 0), None)) is not None:
+                raise ModelError(f"{path}: eos_token_id holds {other!r}, must be ids of tokens")
+            return tuple(ids)
+    return None

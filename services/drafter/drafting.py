@@ -186,12 +186,3 @@ def may_copy(opening: Open) -> bool:
     if opening.standalone or opening.without_copies:
         return False
     return not (opening.grammar or sampling.temperature or sampling.has_penalties)
-
-
-def draft(
-    sequence: EngineSequence, max_tokens: int, ending_ids: frozenset[int], proposer: Proposer
-) -> Job[DraftResult]:
-    """Draft at most `max_tokens` tokens after the sequence, as `Drafting` does, in one job."""
-    drafting = Drafting(sequence, max_tokens, ending_ids, proposer)
-    yield from drafting.job()
-    return drafting.result()

@@ -4,9 +4,8 @@ import contextlib
 
 from fly.errors import InvalidRequest
 from fly.messages import Draft, DraftStep, Open
-from fly.request import SamplingParams
 from fly.sequence import ReplicatedSequence, SequenceUpdate, StaleState
-from fly.types import Coupling, SparseDistribution
+from fly.types import SparseDistribution
 from services.lookup.config import LookupConfig
 from services.lookup.engines import SequenceLookup
 from services.lookup.index.response_cache import END
@@ -36,9 +35,8 @@ class LookupSession:
             tokens = until_stop(tokens, sampling.ending_ids)
         # NOTE: the draft becomes part of the sequence, as the client assumes, but is not indexed.
         sequence.tokens.extend(tokens)
-        return Draft(
-            step.update.step_id, tokens, distributions=certain(tokens, sampling), snippets=tuple(snippets)
-        )
+        certain = map(SparseDistribution.certain, tokens if sampling.needs_distributions else ())
+        return Draft(step.update.step_id, tokens, distributions=tuple(certain), snippets=tuple(snippets))
 
     def _propose(self, max_tokens: int) -> tuple[int, ...]:
         """Return a draft; only a client that requests drafts has its sequence indexed."""
@@ -62,14 +60,3 @@ class LookupSession:
 def until_stop(tokens: tuple[int, ...], ending_ids: frozenset[int]) -> tuple[int, ...]:
     """Return the tokens up to the first that ends the response, which is included."""
     return tokens[: next((i + 1 for i, token in enumerate(tokens) if token in ending_ids), None)]
-
-
-def certain(tokens: tuple[int, ...], sampling: SamplingParams) -> tuple[SparseDistribution, ...]:
-    """Return the distributions of tokens that are looked up and not drawn, if the target needs them.
-
-    Each has all of its mass on its token. Modified rejection sampling then accepts the token with the
-    target's probability of it, and otherwise draws from the target's other tokens: exact for any look-up.
-    """
-    if not sampling.temperature or sampling.coupling is not Coupling.REJECTION:
-        return ()
-    return tuple(SparseDistribution((token,), (1.0,)) for token in tokens)

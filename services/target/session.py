@@ -6,7 +6,7 @@ from fly.errors import InvalidRequest, refuse
 from fly.limits import check_distributions
 from fly.messages import Extend, StepTimes, Verification, VerifyStep
 from fly.sequence import SequenceUpdate
-from fly.types import Coupling, SparseDistribution
+from fly.types import SparseDistribution
 from services.engine.base import Scores
 from services.engine.interface import RunningEngine
 from services.engine.sequence import EngineSequence
@@ -56,9 +56,9 @@ class TargetSession(ABC):
 
     def _proposals(self, step: VerifyStep) -> tuple[SparseDistribution, ...]:
         """Return the distributions of the drafts, if the sequence's coupling needs them."""
-        sampling, tokens = self._replica.opening.sampling, self._replica.tokens
-        if sampling.coupling is not Coupling.REJECTION or sampling.temperature == 0:
+        if not self._replica.opening.sampling.needs_distributions:
             return ()
+        tokens = self._replica.tokens
         drafts = tokens.ids[len(tokens) - step.num_drafts :]
         refuse(check_distributions(step.distributions, drafts, self._running.info.vocab_size))
         return step.distributions

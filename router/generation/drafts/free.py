@@ -91,6 +91,6 @@ class ForcedDrafts:
 
 
 def certain_draft(tokens: Sequence[int], needs_distributions: bool) -> Draft:
-    """Return a draft that no model made; the distribution of each token has all its mass on it."""
-    certain = (SparseDistribution((token,), (1.0,)) for token in tokens) if needs_distributions else ()
+    """Return a draft that no model made."""
+    certain = map(SparseDistribution.certain, tokens if needs_distributions else ())
     return Draft(step_id=0, tokens=tuple(tokens), distributions=tuple(certain))

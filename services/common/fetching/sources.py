@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Protocol
 
-from fly.errors import ConfigError, ModelError, describe
+from fly.errors import ConfigError, ModelError, describe, one_line
 from services.common.fetching.manifest import MANIFEST, Manifest, SourceFile, is_wanted
 from services.common.model_source import hub_errors
 
@@ -80,9 +80,9 @@ class FolderSource:
         try:
             self._system, root = url_to_fs(url)
         except ImportError as error:
-            raise ConfigError(f"{url}: the client of this store is missing: {_text(error)}") from None
+            raise ConfigError(f"{url}: the client of this store is missing: {one_line(error)}") from None
         except ValueError as error:
-            raise ConfigError(f"{url}: cannot be read: {_text(error)}") from None
+            raise ConfigError(f"{url}: cannot be read: {one_line(error)}") from None
         self.name, self._folder = url, root.rstrip("/")
 
     def files(self) -> list[SourceFile]:
@@ -119,7 +119,3 @@ class FolderSource:
 
 def _base(name: str) -> str:
     return name.rstrip("/").rpartition("/")[2]
-
-
-def _text(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
+from functools import partial, partialmethod
 from typing import Any, Self
 
 import grpc
@@ -50,22 +50,10 @@ class InProcessChannel(grpc.aio.Channel):
     async def channel_ready(self) -> None:
         """Return at once: there is nothing to wait for."""
 
-    def unary_unary(self, method: Any, *codec: Any, **options: Any) -> Any:
-        return self._method(method, False, *codec, **options)
-
-    def unary_stream(self, method: Any, *codec: Any, **options: Any) -> Any:
-        return self._method(method, False, *codec, **options)
-
-    def stream_unary(self, method: Any, *codec: Any, **options: Any) -> Any:
-        return self._method(method, True, *codec, **options)
-
-    def stream_stream(self, method: Any, *codec: Any, **options: Any) -> Any:
-        return self._method(method, True, *codec, **options)
-
     def _method(
         self,
-        method: str,
         is_stream: bool,
+        method: str,
         request_serializer: Callable[[Any], bytes],
         response_deserializer: Callable[[bytes], Any],
         **options: Any,
@@ -83,6 +71,11 @@ class InProcessChannel(grpc.aio.Channel):
             return call
 
         return begin
+
+    unary_unary: Any = partialmethod(_method, False)
+    unary_stream: Any = partialmethod(_method, False)
+    stream_unary: Any = partialmethod(_method, True)
+    stream_stream: Any = partialmethod(_method, True)
 
     def _begin(self, call: Call) -> None:
         if self._server is None or self.get_state() is not _READY:

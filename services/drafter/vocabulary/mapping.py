@@ -1,10 +1,9 @@
 """The map between two vocabularies: tokens with the same bytes, special tokens, tokens of the same text."""
 
-import json
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from fly.errors import ModelError, describe
+from services.common.token_map import read_eos_ids
 from services.drafter.vocabulary.spelling import MARK, complete_length
 from services.drafter.vocabulary.vocabulary import Vocabulary
 
@@ -71,9 +70,8 @@ class VocabularyMap:
         Raises:
             ModelError: A tokenizer cannot be read, or the drafter's cannot spell written text.
         """
-        return cls(
-            Vocabulary.load(target), Vocabulary.load(drafter), read_eos_ids(target), read_eos_ids(drafter)
-        )
+        target_eos, drafter_eos = read_eos_ids(target) or (), read_eos_ids(drafter) or ()
+        return cls(Vocabulary.load(target), Vocabulary.load(drafter), target_eos, drafter_eos)
 
     def respell(self, tokens: Sequence[int], skipped: int) -> list[int]:
         """Return the drafter's tokens for tokens of the target, without the first `skipped` bytes of them."""
@@ -112,25 +110,6 @@ class VocabularyMap:
             if tokens[: len(before)] == list(before):
                 return tokens[len(before) :]
         return self.target.encode(text)
-
-
-def read_eos_ids(folder: Path) -> list[int]:
-    """Return the tokens that end a response, from the generation config, else from the model's config.
-
-    Raises:
-        ModelError: A file is not JSON.
-    """
-    for name in ("generation_config.json", "config.json"):
-        path = folder / name
-        try:
-            found = (
-                json.loads(path.read_text(encoding="utf-8")).get("eos_token_id") if path.is_file() else None
-            )
-        except (OSError, ValueError, AttributeError) as error:
-            raise ModelError(f"{path} cannot be read: {describe(error)}") from error
-        if found is not None:
-            return [token for token in (found if isinstance(found, list) else [found]) if type(token) is int]
-    return []
 
 
 def _special_pairs(

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from fly.errors import InvalidRequest
 from fly.messages import Draft, DraftStep, ModelInfo, Open
 from fly.request import SamplingParams
 from fly.sequence import SequenceMirror, SequenceUpdate, StaleState
-from fly.types import Coupling, SparseDistribution
+from fly.types import SparseDistribution
 from services.common.telemetry.instrumented_stream import DraftSteps
 from services.drafter.vocabulary.mapping import VocabularyMap
 from services.drafter.vocabulary.streams import TokenStreams
@@ -94,12 +94,15 @@ class MappedSession:
         most = min(self._max_draft, math.ceil(step.max_tokens * own_length / length))
         draft = await self._draft(DraftStep(self._own_update(), most, step.end_at_stop))
         tokens = self._take(draft, step)
+        certain = map(
+            SparseDistribution.certain, tokens if self._opening.sampling.needs_distributions else ()
+        )
         return replace(
             draft,
             step_id=step.update.step_id,
             tokens=tokens,
             sub_drafter_tokens=min(draft.sub_drafter_tokens, len(tokens)),
-            distributions=tuple(_certain(tokens, self._opening.sampling)),
+            distributions=tuple(certain),
             drafted_ahead=min(draft.drafted_ahead, len(tokens)),
         )
 
@@ -161,9 +164,3 @@ class MappedSession:
             max_new_tokens=math.ceil(opening.max_new_tokens * length / len(streams.target)),
             grammar="",
         )
-
-
-def _certain(tokens: tuple[int, ...], sampling: SamplingParams) -> Iterator[SparseDistribution]:
-    """Yield the distributions of tokens that are not drawn, if the target needs them."""
-    if sampling.temperature and sampling.coupling is Coupling.REJECTION:
-        yield from (SparseDistribution((token,), (1.0,)) for token in tokens)

@@ -14,7 +14,6 @@ from fly.rule import decide
 from fly.types import Coupling, Evidence, Position, ResponseLimits, RuleState, SparseDistribution
 from services.engine.head.candidates import FewCandidates
 from services.engine.head.sampler import DrawnToken, Sampler, SampleRequest
-from services.lookup.session import certain
 
 WORDS = 10
 DRAWS = 8_000
@@ -96,11 +95,8 @@ def looked_up(texts: list[Text], index: int, coupling: Coupling) -> list[DrawnTo
 
 def undrawn(words: list[int], coupling: Coupling) -> list[DrawnToken]:
     """Return words that are not drawn, with all probability on each."""
-    proposals = [certain((word,), SamplingParams(temperature=1.0, coupling=coupling)) for word in words]
-    return [
-        DrawnToken(word, False, next(iter(proposal), None))
-        for word, proposal in zip(words, proposals, strict=True)
-    ]
+    needs = SamplingParams(temperature=1.0, coupling=coupling).needs_distributions
+    return [DrawnToken(word, False, SparseDistribution.certain(word) if needs else None) for word in words]
 
 
 def first_two_words(coupling: Coupling, num_drafts: int, draft: Drafter = proposed) -> Ints:

@@ -13,7 +13,7 @@ from fly.messages import Open, Role
 from fly.request import SamplingParams
 from fly.sequence import SequenceUpdate, common_length
 from fly.types import Coupling
-from services.drafter.drafting import DraftResult, Proposer, draft
+from services.drafter.drafting import Drafting, DraftResult, Proposer
 from services.engine.base import ForwardInput, Job, Scores
 from services.engine.sequence import EngineSequence
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
@@ -22,6 +22,14 @@ PROMPT = (20, 21, 22, 23)
 NO_END = frozenset[int]()
 GREEDY = SamplingParams(stop_token_ids=(2,))
 SAMPLED = [replace(GREEDY, temperature=1.0, seed=5, coupling=coupling) for coupling in Coupling]
+
+
+def draft(
+    sequence: EngineSequence, max_tokens: int, ending_ids: frozenset[int], proposer: Proposer
+) -> Job[DraftResult]:
+    drafting = Drafting(sequence, max_tokens, ending_ids, proposer)
+    yield from drafting.job()
+    return drafting.result()
 
 
 def run(job: Job[DraftResult], runner: SimulatedRunner) -> DraftResult:
