@@ -43,12 +43,14 @@ class RepeatingModel(HashModel):
 
 
 class SlowTarget(LoggingTarget):
-    """Reports forwards of 20 ms: the router must not judge by the time that a test's messages take."""
+    """Reports forwards of 20 s: the router must not judge by the time that a test's messages take."""
+
+    forward_s = 20.0
 
     def answer(self, known: Any, opening: Open, step: Any) -> Verification:
         answer = super().answer(known, opening, step)
         num_forwards = len(answer.choices) if isinstance(step, Extend) else 1
-        return replace(answer, times=StepTimes(0, 20_000_000 * num_forwards, 1))
+        return replace(answer, times=StepTimes(0, int(self.forward_s * 1e9) * num_forwards, 1))
 
 
 class LookupDrafter:
@@ -77,7 +79,7 @@ class LookupDrafter:
 @asynccontextmanager
 async def stage(
     folder: Path, drafter: LookupDrafter, model: HashModel | None = None, **config: Any
-) -> AsyncIterator[tuple[Rig, LoggingTarget]]:
+) -> AsyncIterator[tuple[Rig, SlowTarget]]:
     target = SlowTarget(model or RepeatingModel())
     async with running(save_tokenizer(folder), [target], [drafter], **config) as rig:  # type: ignore[list-item]
         yield rig, target
@@ -112,6 +114,7 @@ async def test_text_that_never_repeats_costs_few_requests(tmp_path: Path) -> Non
         rig,
         target,
     ):
+        target.forward_s = 0.02  # many of them fit into the interval
         response = await rig.generate(EXACT, 500)
     steps = [step.max_tokens if isinstance(step, Extend) else 1 for step in target.asked]
     assert steps[0] == 1 and len(steps) < 30
