@@ -52,20 +52,29 @@ def test_kept_tokens_equal_those_of_transformers(sampling: SamplingParams) -> No
     )
 
 
-def candidates_of(logits: Logits, sampling: SamplingParams, is_settled: bool) -> LogitCandidates:
-    """Return the candidates of a real model with a row of logits, padded to whole blocks.
-
-    The lowest logit of a settled nucleus is known.
-    """
+def candidates_of(logits: Logits, sampling: SamplingParams) -> LogitCandidates:
+    """Return the settled candidates of a real model with a row of logits, padded to whole blocks."""
     width = -(-len(logits) // BLOCK) * BLOCK
     blocks = torch.full((1, width), -math.inf)
     blocks[0, : len(logits)] = torch.from_numpy(logits)
     blocks = blocks.view(1, -1, BLOCK)
     scratch = torch.empty(2, 1, width)
     candidates = LogitCandidates(blocks, blocks.amax(-1), len(logits), [sampling], scratch, False)
-    if is_settled:
-        candidates.probabilities(ROW, np.array([0]))
+    candidates.probabilities(ROW, np.array([0]))
     return candidates
+
+
+@pytest.mark.parametrize("top_p", [0.1, 0.5, 0.999, 0.9999999])
+@pytest.mark.parametrize("rounding", [0, 0.5])
+def test_a_search_finds_the_nucleus_of_a_flat_distribution(top_p: float, rounding: float) -> None:
+    logits = drawn_logits(40_000) * np.float32(0.3)
+    logits = np.round(logits / rounding).astype(np.float32) * np.float32(rounding) if rounding else logits
+    sampling = SamplingParams(temperature=1.0, top_p=top_p)
+    candidates = candidates_of(logits, sampling)
+    is_kept = [not candidates.excludes(ROW, np.array([token]))[0] for token in range(0, 40_000, 7)]
+    floor = lowest_kept(logits, sampling)
+    differ = np.flatnonzero(np.array(is_kept) != (logits[::7] >= floor))
+    assert len(differ) <= (1 if rounding == 0 else 0) or top_p > 0.999
 
 
 @pytest.mark.parametrize("level", [0.0, 1e-30, 3.0])
@@ -74,6 +83,6 @@ def test_a_nucleus_that_ends_among_many_equal_logits_keeps_them_all(level: float
     logits[:100], logits[100:400] = level + 1.0, level
     sampling = SamplingParams(temperature=0.3, top_p=0.97)
     assert lowest_kept(logits, sampling) == np.float32(level)
-    candidates = candidates_of(logits, sampling, is_settled=True)
+    candidates = candidates_of(logits, sampling)
     assert not candidates.excludes(ROW, np.array([250]))[0] and candidates.excludes(ROW, np.array([500]))[0]
     assert candidates.probabilities(ROW, np.array([250]))[0] > 0

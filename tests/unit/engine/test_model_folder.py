@@ -47,12 +47,11 @@ def test_a_tokenizer_larger_than_the_embedding_is_rejected(folder: Path) -> None
         load_model(folder, "float32")
 
 
-def test_a_missing_folder(tmp_path: Path) -> None:
+def test_a_missing_folder_an_unknown_dtype_and_a_missing_config(folder: Path) -> None:
     with pytest.raises(ModelError, match="is not a folder"):
-        load_model(tmp_path / "nowhere", "float32")
-
-
-def test_a_missing_config(folder: Path) -> None:
+        load_model(folder / "nowhere", "float32")
+    with pytest.raises(ModelError, match="float16"):
+        load_model(folder, "float16")
     (folder / "config.json").unlink()
     with pytest.raises(ModelError, match=r"no config\.json"):
         load_model(folder, "float32")
@@ -71,11 +70,6 @@ def test_missing_unexpected_and_misshaped_tensors(folder: Path) -> None:
     )
     with pytest.raises(ModelError, match=r"unexpected keys: odd\.weight"):
         load_model(folder, "float32")
-
-
-def test_an_unknown_dtype(folder: Path) -> None:
-    with pytest.raises(ModelError, match="float16"):
-        load_model(folder, "float16")
 
 
 def test_the_fingerprint_follows_weights_and_config(folder: Path) -> None:

@@ -53,20 +53,3 @@ def test_uniform_numbers_differ_by_seed_and_position() -> None:
     drawn = np.concatenate([uniform(keys_of(seed, np.arange(100))) for seed in (1, 2)])
     assert len(set(drawn.tolist())) == 200
     assert drawn.min() > 0 and drawn.max() < 1
-
-
-@pytest.mark.parametrize("sharpness", [0.3, 1.0, 3.0])
-@pytest.mark.parametrize("difference", [0.1, 0.5, 2.0])
-def test_shared_noise_agrees_as_often_as_the_bound(sharpness: float, difference: float) -> None:
-    """At least (1 - TV) / (1 + TV) of the draws agree (Daliri, Musco and Suresh, arXiv 2408.07978)."""
-    rng = np.random.default_rng(8)
-    draws, vocabulary = 8000, 40
-    target = rng.normal(size=vocabulary) * sharpness
-    drafter = target + rng.normal(size=vocabulary) * difference
-    p, q = (np.exp(logits) / np.exp(logits).sum() for logits in (target, drafter))
-    ids, keys = np.tile(np.arange(vocabulary), (draws, 1)), keys_of(6, np.arange(draws))
-    mine, yours = (race_among(ids, np.tile(np.log(r), (draws, 1)), keys) for r in (p, q))
-    distance = np.abs(p - q).sum() / 2
-    promised = (1 - distance) / (1 + distance)
-    slack = 3 * np.sqrt(promised * (1 - promised) / draws)
-    assert promised - slack <= (mine == yours).mean() <= 1 - distance + slack

@@ -113,16 +113,18 @@ def test_a_long_text_is_indexed_from_its_end_in_bounded_parts() -> None:
     assert max(parts) <= 8192 and len(found) == 5
 
 
-def test_the_oldest_tokens_are_forgotten_beyond_the_window() -> None:
-    text, budget = long_text(3000), IndexBudget()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ngram_module, "_MAX_NGRAMS", 2000)
-        index = NgramIndex((2,), budget.share())
-        for start in range(0, 3000, 50):
-            index.extend(text[start : start + 50])
+@pytest.mark.parametrize(("budget", "most"), [(IndexBudget(), 2000), (IndexBudget(2000), None)])
+def test_beyond_the_window_or_the_budget_the_latest_tokens_replace_older_ones(
+    budget: IndexBudget, most: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if most is not None:
+        monkeypatch.setattr(ngram_module, "_MAX_NGRAMS", most)
+    text, index = long_text(6000), NgramIndex((2,), budget.share())
+    for start in range(0, 6000, 50):
+        index.extend(text[start : start + 50])
         assert budget.num_tokens <= 2000
-    assert not index.followers((text[0], text[1]), 1)
-    assert index.followers((text[1500], text[1501]), 1) == [text[1502]]
+    assert index.followers((text[4800], text[4801]), 1) == [text[4802]]
+    assert not index.followers((text[1000], text[1001]), 1)
 
 
 def test_the_budget_limits_all_sequences_together_and_is_returned() -> None:
@@ -138,16 +140,6 @@ def test_the_budget_limits_all_sequences_together_and_is_returned() -> None:
         share.close()
         share.close()
     assert budget.num_tokens == 0 and not shares[0].take(1)
-
-
-def test_without_budget_the_latest_tokens_replace_older_ones() -> None:
-    budget, text = IndexBudget(2000), long_text(6000)
-    index = NgramIndex((2,), budget.share())
-    for start in range(0, 6000, 50):
-        index.extend(text[start : start + 50])
-        assert budget.num_tokens <= 2000
-    assert index.followers((text[4800], text[4801]), 1) == [text[4802]]
-    assert not index.followers((text[1000], text[1001]), 1)
 
 
 def test_a_truncation_into_a_long_text_indexes_it_again() -> None:

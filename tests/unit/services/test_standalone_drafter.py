@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fly.clock import SystemClock
-from fly.errors import ConfigError, InvalidRequest, Overloaded
+from fly.errors import InvalidRequest, Overloaded
 from fly.limits import MOST_PRIORITY
 from fly.messages import DraftStep, Open, Role
 from fly.sequence import SequenceUpdate
@@ -101,8 +101,3 @@ async def test_none_is_served_where_none_is_allowed(engine: ClockEngine) -> None
 def test_the_limit_is_a_share_of_the_places(data: dict[str, object], limit: int) -> None:
     config = parse(DrafterConfig, {"simulated": {}, "address": "127.0.0.1:0", **data}, "drafter")
     assert config.standalone_limit == limit
-
-
-def test_a_negative_limit_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="standalone_sequences"):
-        parse(DrafterConfig, {"simulated": {}, "address": "x:1", "standalone_sequences": -1}, "drafter")

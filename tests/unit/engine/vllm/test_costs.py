@@ -35,18 +35,12 @@ def clocked(monkeypatch: pytest.MonkeyPatch) -> Clocked:
     return llm
 
 
-async def test_costs_are_those_of_the_fastest_requests(clocked: Clocked) -> None:
+async def test_costs_are_those_of_the_fastest_requests_and_of_a_usual_round(clocked: Clocked) -> None:
     engine = stand_in_engine(clocked)
     found = await measure_costs(engine.client, CONTEXT_LENGTH)
     assert found is not None
     assert found.decode_s == pytest.approx(FORWARD_S)
     assert found.verify_s == pytest.approx(REQUEST_S + FORWARD_S + VERIFIED_TOKENS * ROW_S)
-    await engine.stop()
-
-
-async def test_a_verification_scores_the_drafts_of_a_usual_round(clocked: Clocked) -> None:
-    engine = stand_in_engine(clocked)
-    await measure_costs(engine.client, CONTEXT_LENGTH)
     scored = [params for _, params in clocked.requests if params.prompt_logprobs is not None]
     assert scored and all(params.extra_args["flyserve_rows"] == VERIFIED_TOKENS - 1 for params in scored)
     assert len(clocked.requests) <= 12
