@@ -48,6 +48,22 @@ def test_small_items_pass_a_large_one_a_bounded_number_of_times() -> None:
     assert admitted(queue, 12, sizes) == ["large", f"small {MAX_PASSES}", f"small {MAX_PASSES + 1}"]
 
 
+def test_one_offer_passes_a_large_one_no_more_often_than_many() -> None:
+    queue, sizes = AdmissionQueue[str](), {"large": 100}
+    for name in ("large", *(f"small {index}" for index in range(50))):
+        queue.add(name, 0)
+    assert len(admitted(queue, 50, sizes)) == MAX_PASSES
+
+
+def test_removed_items_are_not_offered() -> None:
+    queue = AdmissionQueue[str]()
+    queue.add("one", 0)
+    queue.add("two", 0)
+    queue.remove("one")
+    queue.remove("one")
+    assert admitted(queue, 5, {}) == ["two"]
+
+
 @given(st.integers(0, 2**32))
 def test_every_item_is_admitted_after_a_bounded_number_of_others(seed: int) -> None:
     """At constant load, no item of the highest priority is passed more than `MAX_PASSES` times."""

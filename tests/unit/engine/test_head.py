@@ -109,6 +109,17 @@ def test_the_rows_of_a_large_vocabulary_have_the_penalties_of_their_own_prefix(
     assert scores.choices[:3] == (23, 24, 25)
 
 
+def test_stops_are_masked_row_by_row_before_min_tokens() -> None:
+    logits = torch.zeros(4, VOCAB_SIZE)
+    logits[:, 7] = 9.0
+    # Four outputs choose the response's tokens 3, 4, 5 and 6.
+    item = make_work(SamplingParams(stop_token_ids=(7, 40), min_tokens=5), 4)
+    (scores,) = Head(VOCAB_SIZE)(logits, [item])
+    assert [choice == 7 for choice in scores.choices] == [False, False, True, True]
+    # Drafts after the rows are 40, 3, 7 and none.
+    assert scores.excluded == (True, False, False, False)
+
+
 def test_only_true_exclusion_counts_as_excluded() -> None:
     sampling = SamplingParams(logit_bias={40: -100.0, 3: float("-inf")})
     (scores,) = Head(VOCAB_SIZE)(logits_of(4), [make_work(sampling, 4)])
