@@ -10,6 +10,7 @@ from fly.sequence import common_length
 from services.engine.memory.prefix_cache import PrefixIndex
 
 IDS = st.lists(st.integers(0, 1), max_size=5 * BLOCK_TOKENS)
+ASKER = 99
 
 
 def keys(ids: Sequence[int], salt: str = "") -> list[bytes]:
@@ -47,6 +48,18 @@ def test_a_chain_follows_its_sequence(ids: list[int], changes: list[tuple[int, l
         ids = ids[:length] + added
         chain.truncate(length)
         assert chain.keys(ids, len(ids) // BLOCK_TOKENS) == keys(ids, "s")
+
+
+def test_the_longest_prefix_of_another_slot_is_found() -> None:
+    index, ids = PrefixIndex(), list(range(64))
+    index.extend(1, keys(ids[:32]))
+    index.extend(2, keys(ids[:48]))
+    assert index.match(keys(ids), 0, ASKER) == (2, 3)
+    assert index.match(keys(ids), 0, 2) == (1, 2)
+    assert index.match(keys(ids), 3, ASKER) is None
+    assert index.match(keys(ids, "salt"), 0, ASKER) is None
+    index.truncate(2, 47)
+    assert index.match(keys(ids), 1, ASKER) == (1, 2)
 
 
 def test_slots_that_cover_another() -> None:

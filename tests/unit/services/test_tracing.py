@@ -88,6 +88,17 @@ def test_an_error_leaves_its_type_and_no_words(error: BaseException, is_error: b
     assert not finished.events
 
 
+def test_a_long_request_keeps_its_last_events() -> None:
+    process = Process()
+    with record_span(process.tracer, "generate", "") as span:
+        assert span is not None
+        for index in range(1000):
+            span.add_event("round", {"index": index})
+    (finished,) = process.spans()
+    kept = [event.attributes["index"] for event in finished.events]
+    assert kept == list(range(1000 - 128, 1000)) and finished.dropped_events == 1000 - 128
+
+
 class StuckExporter(SpanExporter):
     """A collector that never answers, until it is shut down."""
 
