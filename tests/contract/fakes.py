@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -106,6 +106,37 @@ Script = Callable[[int], Awaitable[Any]]
 
 async def _no_fault(step: int) -> None:
     return None
+
+
+def dies_at(service: "FakeService", step: int) -> None:
+    """Let a service die in a step."""
+
+    async def script(number: int) -> None:
+        if number == step:
+            await service.die()
+
+    service.script = script
+
+
+def answers_at(service: "FakeService", steps: Container[int], answer: Any) -> None:
+    """Let a service give this answer in some steps."""
+
+    async def script(number: int) -> Any:
+        return answer if number in steps else None
+
+    service.script = script
+
+
+def held(service: "FakeService", first: int = 1) -> asyncio.Event:
+    """Let the steps of a service from the `first` on wait until the event is set."""
+    gate = asyncio.Event()
+
+    async def script(number: int) -> None:
+        if number >= first:
+            await gate.wait()
+
+    service.script = script
+    return gate
 
 
 def make_address() -> str:
@@ -290,3 +321,8 @@ class FakeDrafter(FakeService, drafter_pb2_grpc.DrafterServicer):
 
     def _register(self, server: grpc.aio.Server) -> None:
         drafter_pb2_grpc.add_DrafterServicer_to_server(self, server)
+
+
+async def closed(*services: FakeService) -> None:
+    """Return when the services have no open stream."""
+    await asyncio.wait_for(asyncio.gather(*(each.all_closed.wait() for each in services)), 240)

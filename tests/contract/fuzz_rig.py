@@ -18,24 +18,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fly.endpoints import Endpoint
-from fly.messages import Close, DraftStep, Open, Role, VerifyStep
+from fly.messages import Close, DraftStep, Load, Open, Role, VerifyStep
 from fly.request import SamplingParams
 from fly.sequence import SequenceMirror, TokenSequence
 from orchestration.control.registry import Registry, registry_service
-from protos.flyserve.v1 import common_pb2, drafter_pb2, generation_pb2, registry_pb2, target_pb2
+from protos.flyserve.v1 import drafter_pb2, generation_pb2, registry_pb2, target_pb2
 from protos.wire.streams import draft_request_to_wire, verify_request_to_wire
-from router.config import RouterConfig
-from router.server import create_host as create_router
-from services.common.config import parse
 from services.common.host import Host
-from services.drafter.config import DrafterConfig
-from services.drafter.servicer import create_host as create_drafter
-from services.lookup.config import LOOKUPS
-from services.lookup.servicer import create_host as create_sub_drafter
-from services.target.config import TargetConfig
-from services.target.servicer import create_host as create_target
 from tests.contract.fakes import save_tokenizer
 from tests.contract.router_rig import FLY, make_request
+from tests.contract.system_rig import INSTANT, info_of, whole_system
+from tests.support.serving import serving
 from tests.support.wire_fuzz import requests_from
 
 BATCH = 20
@@ -47,12 +40,8 @@ CLEAN = {
     grpc.StatusCode.RESOURCE_EXHAUSTED,
     grpc.StatusCode.DEADLINE_EXCEEDED,
 }
-SIMULATED = {
-    "simulated": {"base_s": 0.0, "per_token_s": 0.0, "per_token_above_s": 0.0, "vocab_size": 304},
-    "kv_tokens": 16_384,
-}
+SIMULATED = {"simulated": {**INSTANT, "vocab_size": 304}, "kv_tokens": 16_384}
 ROUTER = {
-    "grpc_port": 0,
     # A request may ask for weights that nobody has.
     "replica_wait_s": 0.05,
     "limits": {"max_new_tokens": 12, "default_new_tokens": 6, "choices": 3, "prompt_characters": 4096},
@@ -69,7 +58,7 @@ def methods_of(file: Any, service: str) -> Sequence[MethodDescriptor]:
 RPCS: Sequence[tuple[str, MethodDescriptor]] = (
     *(("target", method) for method in methods_of(target_pb2, "Target")),
     *(("drafter", method) for method in methods_of(drafter_pb2, "Drafter")),
-    *(("sub-drafter", method) for method in methods_of(drafter_pb2, "Drafter")),
+    *(("sub_drafter", method) for method in methods_of(drafter_pb2, "Drafter")),
     *(("router", method) for method in methods_of(generation_pb2, "Generation")),
     *(("registry", method) for method in methods_of(registry_pb2, "Registry")),
 )
@@ -95,7 +84,7 @@ class System:
         self._thread.join()
         self.loop.close()
 
-    def loads(self) -> dict[str, common_pb2.Load]:
+    def loads(self) -> dict[str, Load]:
         """Return the load of each service."""
         return {name: self.run(self._load(name)) for name in self.channels.keys() - {"router", "registry"}}
 
@@ -103,10 +92,8 @@ class System:
         """Return the tasks of the loop once they are as few as at the start, or after a timeout."""
         return self.run(self._settled(self.num_tasks))
 
-    async def _load(self, name: str) -> common_pb2.Load:
-        service = "Target" if name == "target" else "Drafter"
-        answer = await self.channels[name].unary_unary(f"/flyserve.v1.{service}/Info")(b"")
-        return common_pb2.InfoResponse.FromString(answer).load
+    async def _load(self, name: str) -> Load:
+        return (await info_of(self.channels[name], "Target" if name == "target" else "Drafter"))[1]
 
     async def _settled(self, at_most: int) -> int:
         end, number = time.monotonic() + (60.0 if at_most else 0.5), len(asyncio.all_tasks())
@@ -116,32 +103,17 @@ class System:
         return number
 
     async def _start(self, folder: Path) -> Mapping[str, grpc.aio.Channel]:
-        suffix = parse(LOOKUPS, {"engine": "suffix"}, "test")
-        helper = await self._serve(await create_sub_drafter(suffix))
-        helped = {**SIMULATED, "sub_drafter": helper, "draft_ahead": "on"}
-        drafter = await self._serve(await create_drafter(parse(DrafterConfig, helped, "test")))
-        target = await self._serve(await create_target(parse(TargetConfig, SIMULATED, "test")))
-        options = {**ROUTER, "model": save_tokenizer(folder), "targets": [target], "drafters": [drafter]}
-        router = await self._serve(await create_router(parse(RouterConfig, options, "test")))
-        self._registry = Registry()
-        self._registry.publish((Endpoint(Role.TARGET, target, "target-0"),))
-        registry = await self._serve(Host(registry_service(self._registry)))
-        addresses = {
-            "target": target,
-            "drafter": drafter,
-            "sub-drafter": helper,
-            "router": router,
-            "registry": registry,
-        }
-        channels = {name: grpc.aio.insecure_channel(address) for name, address in addresses.items()}
+        helped = {**SIMULATED, "draft_ahead": "on"}
+        system = whole_system(save_tokenizer(folder), drafter=helped, target=SIMULATED, router=ROUTER)
+        hosts = await self._held.enter_async_context(system)
+        registry = Registry()
+        registry.publish((Endpoint(Role.TARGET, hosts["target"].address, "target-0"),))
+        hosts["registry"] = host = Host(registry_service(registry))
+        await self._held.enter_async_context(serving(host))
+        channels = {role: grpc.aio.insecure_channel(host.address) for role, host in hosts.items()}
         for channel in channels.values():
             await self._held.enter_async_context(channel)
         return channels
-
-    async def _serve(self, host: Host) -> str:
-        await host.start()
-        self._held.push_async_callback(host.drain, 0.0)
-        return host.address
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """A whole system on loopback: fake targets and drafters, a router, a client."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
+from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1 import generation_pb2 as pb
 from protos.flyserve.v1.generation_pb2_grpc import GenerationStub
 from router.config import RouterConfig
@@ -58,10 +59,25 @@ class Rig:
         await asyncio.wait_for(asyncio.gather(*(each.all_closed.wait() for each in opened)), 60)
         return timeout_s
 
+    async def stream(self, mode: int, max_new_tokens: int = 60, **fields: Any) -> list[pb.GenerateChunk]:
+        """Return the chunks of a response."""
+        call = self.stub.GenerateStream(make_request(mode, max_new_tokens, **fields), timeout=240)
+        return [chunk async for chunk in call]
+
+    async def meets_a_drafter(self) -> None:
+        """Return when the router has met a drafter: on a busy machine its first handshake may fail."""
+        async with asyncio.timeout(240):
+            while not (await self.stub.Info(common_pb2.InfoRequest())).HasField("drafter"):
+                await asyncio.sleep(0.01)
+
     async def rejection(self, **fields: Any) -> grpc.aio.AioRpcError:
-        """Return the error of this request."""
+        """Return the error of a request with no other fields than these."""
+        return await self.error_of(pb.GenerateRequest(**fields))
+
+    async def error_of(self, request: pb.GenerateRequest) -> grpc.aio.AioRpcError:
+        """Return the error of a request."""
         try:
-            await self.stub.Generate(pb.GenerateRequest(**fields), timeout=240)
+            await self.stub.Generate(request, timeout=240)
         except grpc.aio.AioRpcError as error:
             return error
         raise AssertionError("the request was not rejected")
@@ -87,8 +103,18 @@ def make_request(mode: int, max_new_tokens: int = 60, **fields: Any) -> pb.Gener
     return pb.GenerateRequest(max_new_tokens=max_new_tokens, speculation=speculation, **fields)
 
 
-def ids(response: Answer | pb.Choice) -> list[int]:
+def ids(response: Answer | pb.Choice | pb.GenerateChunk) -> list[int]:
     return [token.id for token in response.tokens]
+
+
+def joined(chunks: Iterable[pb.GenerateChunk]) -> list[int]:
+    """Return the tokens of a stream."""
+    return [token.id for chunk in chunks for token in chunk.tokens]
+
+
+def assert_kept(caplog: pytest.LogCaptureFixture) -> None:
+    """Check that no replica was taken out of use."""
+    assert not [r for r in caplog.records if r.name.endswith("directory") and "failed" in r.getMessage()]
 
 
 @asynccontextmanager
@@ -113,4 +139,7 @@ async def running(
         )
         host = await create_host(made)
         channel = await stack.enter_async_context(connected(host))
-        yield Rig(channel, host.addresses)
+        rig = Rig(channel, host.addresses)
+        if drafters and "security" not in config:
+            await rig.meets_a_drafter()
+        yield rig
