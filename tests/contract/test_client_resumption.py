@@ -10,11 +10,8 @@ from typing import Any
 import grpc
 import pytest
 
-from fly.clock import SystemClock
-from fly.messages import Role
 from flyserve import (
     AsyncClient,
-    Client,
     Coupling,
     DraftLength,
     Mode,
@@ -33,18 +30,11 @@ from router.config import RouterConfig
 from router.server import create_host
 from services.common.channel import open_channel
 from services.common.host import Host
-from services.drafter.servicer import host_engine as host_drafter
-from services.drafter.sub_drafters import SubDrafters
-from services.engine.simulation.clock_engine import ClockEngine
-from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
-from services.target.servicer import host_engine as host_target
-from tests.contract.fakes import VOCAB_SIZE, FakeTarget, HashModel, save_tokenizer
-from tests.support.processes import service
+from tests.contract.fakes import VOCAB_SIZE, FakeTarget, HashModel, closed, save_tokenizer
+from tests.contract.system_rig import INSTANT, whole_system
 from tests.support.serving import serving
 
-LANGUAGE = SimulatedConfig(
-    vocab_size=VOCAB_SIZE, uncertain_share=0.9, response_tokens=(20, 24), base_s=0.0, per_token_s=0.0
-)
+LANGUAGE = {**INSTANT, "vocab_size": VOCAB_SIZE, "uncertain_share": 0.9, "response_tokens": [20, 24]}
 PROMPT = "the quick brown fox"
 LENGTH = 24
 PLAIN, EXACT, FLY = (
@@ -101,27 +91,14 @@ class Rig:
 
 
 @pytest.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+async def rig(model: Path) -> AsyncIterator[Rig]:
     async with AsyncExitStack() as stack:
-
-        async def engine(role: Role, agreement: float) -> ClockEngine:
-            runner = SimulatedRunner(replace(LANGUAGE, agreement=agreement), role, 8, 8192)
-            engine = ClockEngine(runner, SystemClock())
-            await engine.start()
-            stack.push_async_callback(engine.stop)
-            return engine
-
-        target = await stack.enter_async_context(serving(host_target(await engine(Role.TARGET, 1.0))))
-        helper = host_drafter(await engine(Role.DRAFTER, 0.7), SubDrafters(None))
-        drafter = await stack.enter_async_context(serving(helper))
-        config = RouterConfig(
-            model=save_tokenizer(tmp_path),
-            grpc_port=0,
-            targets=(target,),
-            drafters=(drafter,),
-            stream_interval_s=0.0,
-        )
-        router = await stack.enter_async_context(serving(await create_host(config)))
+        sections = {
+            "target": {"simulated": LANGUAGE},
+            "drafter": {"simulated": {**LANGUAGE, "agreement": 0.7}},
+            "router": {"stream_interval_s": 0.0},
+        }
+        router = (await stack.enter_async_context(whole_system(model, **sections)))["router"].address
         stub = GenerationStub(await stack.enter_async_context(open_channel(router)))
         cutter, server = Cutter(stub), grpc.aio.server()
         add_GenerationServicer_to_server(cutter, server)
@@ -158,7 +135,7 @@ async def test_a_stream_cut_anywhere_gives_the_undisturbed_response(
 ) -> None:
     expected = await rig.undisturbed(speculation, sampling, **options)
     assert expected.resumed == 0
-    for cut_after in range(LENGTH):
+    for cut_after in range(0, LENGTH, options.get("n", 1)):
         rig.cutter.cut_after = cut_after
         response = await rig.streamed((rig.cut, rig.router), speculation, sampling, **options)
         assert outcome(response) == outcome(expected)
@@ -242,27 +219,6 @@ def killing(host: Host, fatal_step: int) -> Any:
     return script
 
 
-def test_router_processes_that_are_killed_are_succeeded(tmp_path: Path) -> None:
-    """The blocking client: one router is killed in mid-stream, the other one goes on."""
-    model = str(save_tokenizer(tmp_path))
-    simulated = '{"vocab_size": 304, "response_tokens": [200, 200], "base_s": 0.01}'
-    with (
-        service("services.target", "--simulated", simulated) as target,
-        service("router", "--model", model, "--target", target.address, "--grpc-port", "0") as first,
-        service("router", "--model", model, "--target", target.address, "--grpc-port", "0") as second,
-        Client([first.address, second.address]) as client,
-    ):
-        with client.stream(PROMPT, 60, speculation=PLAIN) as stream:
-            text = next(stream).text
-            first.kill()
-            text += "".join(chunk.text for chunk in stream)
-        assert stream.response.resumed == 1 and stream.response.text == text
-        assert client.generate(PROMPT, 60, speculation=PLAIN).text == text
-        second.kill()
-        with pytest.raises(Exception, match=r"nothing answers|rejected|Socket closed"):
-            client.info(timeout_s=5)
-
-
 async def test_leaving_a_stream_cancels_it(tmp_path: Path) -> None:
     target = FakeTarget(HashModel())
     async with serving(target.host) as address:
@@ -271,11 +227,11 @@ async def test_leaving_a_stream_cancels_it(tmp_path: Path) -> None:
             async with client.stream(PROMPT, 400, speculation=PLAIN) as stream:
                 async for _ in stream:
                     break
-            await asyncio.wait_for(target.all_closed.wait(), 240)
+            await closed(target)
             waiting = client.stream(PROMPT, 400, speculation=PLAIN)
             await anext(waiting)
             task = asyncio.create_task(anext(waiting))
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            await asyncio.wait_for(target.all_closed.wait(), 240)
+            await closed(target)

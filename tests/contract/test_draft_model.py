@@ -11,11 +11,11 @@ import httpx2
 import pytest
 
 from fly.errors import Overloaded
-from fly.messages import Draft, Open
+from fly.messages import Open
 from protos.flyserve.v1 import generation_pb2 as pb
-from tests.contract.fakes import EOS, FakeDrafter, FakeTarget, save_tokenizer
+from tests.contract.fakes import EOS, FakeDrafter, FakeTarget, closed, dies_at
 from tests.contract.http_rig import MODEL, error_of, events
-from tests.contract.router_rig import EXACT, PLAIN, PROMPT, Rig, ids, make_request, running
+from tests.contract.router_rig import EXACT, PLAIN, PROMPT, Rig, ids, joined, make_request, running
 from tests.contract.scripted import SeededModel
 
 DRAFT = pb.MODE_DRAFT
@@ -23,11 +23,6 @@ OTHER = SeededModel(agreement=0.5, ends_at=200)
 """The drafters' model: the targets' makes other choices."""
 INTERVAL_S = 4e-6
 """Stream interval of four forwards of a fake, each of which takes 1 µs by its own account."""
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    return save_tokenizer(tmp_path)
 
 
 def drafter(places: int = 4, **info: Any) -> FakeDrafter:
@@ -68,13 +63,6 @@ async def test_the_drafter_alone_decodes_what_its_model_decodes(
     assert one.openings[0].standalone and not one.openings[1].standalone
 
 
-async def test_no_target_is_asked(model: Path) -> None:
-    target = FakeTarget(SeededModel())
-    async with running(model, [target], [drafter()]) as rig:
-        await rig.generate(DRAFT)
-    assert target.num_opened == 0
-
-
 @pytest.mark.parametrize("interval_s", [0.0, INTERVAL_S])
 async def test_stop_tokens_stop_strings_and_choices(model: Path, interval_s: float) -> None:
     async with serving(model, drafter(), stream_interval_s=interval_s) as rig:
@@ -91,57 +79,22 @@ async def test_stop_tokens_stop_strings_and_choices(model: Path, interval_s: flo
 
 async def test_a_stream_has_several_tokens_per_chunk_and_can_be_resumed(model: Path) -> None:
     async with serving(model, drafter(), stream_interval_s=INTERVAL_S) as rig:
-        request = make_request(DRAFT, 40)
-        chunks = [chunk async for chunk in rig.stub.GenerateStream(request, timeout=240)]
+        chunks = await rig.stream(DRAFT, 40)
         origin = pb.Origin(mode=DRAFT, seed=chunks[0].origin.seed, weight_fingerprint="w1", max_new_tokens=40)
         assert chunks[0].origin == origin and len(chunks) < 20
-        received = [token.id for chunk in chunks[:3] for token in chunk.tokens]
-        choice = pb.ReceivedChoice(token_ids=received)
-        request.resume.CopyFrom(pb.Resumption(choices=[choice], weight_fingerprint="w1"))
-        rest = [chunk async for chunk in rig.stub.GenerateStream(request, timeout=240)]
-    tokens = [[token.id for chunk in part for token in chunk.tokens] for part in (chunks, rest)]
-    assert received + tokens[1] == tokens[0]
+        received = joined(chunks[:3])
+        resume = pb.Resumption(choices=[pb.ReceivedChoice(token_ids=received)], weight_fingerprint="w1")
+        rest = await rig.stream(DRAFT, 40, resume=resume)
+    assert received + joined(rest) == joined(chunks)
 
 
-@pytest.mark.parametrize("kills", ["dies", "fails", "answers nothing"])
-async def test_another_drafter_continues_a_response(model: Path, kills: str) -> None:
+async def test_another_drafter_continues_a_response(model: Path) -> None:
     expected, (first, second) = await own_tokens(model), (drafter(), drafter())
-
-    async def script(step: int) -> Draft | None:
-        if step != 5:
-            return None
-        if kills == "dies":
-            await first.die()
-        if kills == "fails":
-            raise RuntimeError("a fault of the engine")
-        return Draft(0, ())
-
-    first.script = script
+    dies_at(first, 5)
     async with serving(model, first, second, balancing="round_robin") as rig:
         responses = [await rig.generate(DRAFT), await rig.generate(DRAFT)]
     assert [ids(response) for response in responses] == [expected] * 2
     assert sorted(response.statistics.replays for response in responses) == [0, 1]
-
-
-async def test_a_response_is_never_continued_with_other_weights(model: Path) -> None:
-    first, second = drafter(), drafter(weight_fingerprint="w2")
-    for each in (first, second):
-        dies_at(each, 5)
-    async with serving(model, first, second) as rig:
-        error = await rig.rejection(**fields_of(make_request(DRAFT)))
-    assert error.code() is grpc.StatusCode.UNAVAILABLE
-
-
-def dies_at(service: FakeDrafter, step: int) -> None:
-    async def script(number: int) -> None:
-        if number == step:
-            await service.die()
-
-    service.script = script
-
-
-def fields_of(request: pb.GenerateRequest) -> dict[str, Any]:
-    return {descriptor.name: value for descriptor, value in request.ListFields()}
 
 
 def holds(service: FakeDrafter) -> asyncio.Event:
@@ -162,7 +115,7 @@ async def test_a_full_tier_refuses_at_once_and_normal_requests_go_on(model: Path
     async with serving(model, one) as rig:
         first = asyncio.create_task(rig.generate(DRAFT))
         await one.stepped.wait()
-        error = await rig.rejection(**fields_of(make_request(DRAFT)))
+        error = await rig.error_of(make_request(DRAFT))
         exact, plain = await rig.generate(EXACT, 20), await rig.generate(PLAIN, 20)
         released.set()
         assert len((await first).tokens) == 60
@@ -202,7 +155,7 @@ async def test_a_drafter_that_refuses_is_not_avoided_by_drafts(model: Path) -> N
         found = [ids(await rig.generate(DRAFT)) for _ in range(2)]
     assert found == [expected] * 2 and full.openings
     async with serving(model, alone := RefusingDrafter(OTHER, standalone_sequences=4)) as rig:
-        error = await rig.rejection(**fields_of(make_request(DRAFT)))
+        error = await rig.error_of(make_request(DRAFT))
         assert (await rig.generate(EXACT)).statistics.drafted and alone.num_opened == 1
     assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "at most 4 are allowed" in (error.details() or "")
@@ -215,26 +168,20 @@ async def test_a_client_that_leaves_frees_the_drafter(model: Path) -> None:
         call = rig.stub.Generate(make_request(DRAFT))
         await one.stepped.wait()
         call.cancel()
-        await asyncio.wait_for(one.all_closed.wait(), 240)
+        await closed(one)
         timeout_s = await rig.expired(make_request(DRAFT), one)
         assert 0 < one.openings[-1].deadline_ms <= 1000 * timeout_s
 
 
-@pytest.mark.parametrize(
-    ("fields", "part"),
-    [
-        ({"logprobs": 0}, "logprobs is 0, must be absent: the drafter's own model returns no log-prob"),
-        ({"prompt_logprobs": 2}, "prompt_logprobs is 2, must be absent"),
-        ({"prediction": "the fox"}, "prediction needs drafts, but speculation.mode is draft"),
-        ({"max_new_tokens": 5000}, "max_new_tokens is 5000"),
-    ],
-)
-async def test_what_a_drafter_cannot_do_is_refused_by_name(
-    model: Path, fields: dict[str, Any], part: str
-) -> None:
+async def test_what_a_drafter_cannot_do_is_refused_by_name(model: Path) -> None:
     async with serving(model, drafter()) as rig:
-        error = await rig.rejection(**{**fields_of(make_request(DRAFT)), **fields})
-    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT and part in (error.details() or "")
+        for fields, part in (
+            ({"logprobs": 0}, "logprobs is 0, must be absent: the drafter's own model returns no log-prob"),
+            ({"prompt_logprobs": 2}, "prompt_logprobs is 2, must be absent"),
+            ({"prediction": "the fox"}, "prediction needs drafts, but speculation.mode is draft"),
+        ):
+            error = await rig.error_of(make_request(DRAFT, **fields))
+            assert error.code() is grpc.StatusCode.INVALID_ARGUMENT and part in (error.details() or "")
 
 
 async def test_what_has_no_effect_is_reported(model: Path) -> None:
@@ -264,21 +211,8 @@ async def test_without_a_model_of_its_own_there_is_none(
 ) -> None:
     made = [FakeDrafter(OTHER, **info) for info in drafters]
     async with serving(model, *made) as rig:
-        error = await rig.rejection(**fields_of(make_request(DRAFT)))
+        error = await rig.error_of(make_request(DRAFT))
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT and reason in (error.details() or "")
-
-
-async def test_a_drafter_that_was_lost_is_waited_for(model: Path) -> None:
-    one = drafter()
-    async with serving(model, one) as rig:
-        await rig.generate(DRAFT, 5)
-        await one.host.drain(0.0)
-        async with asyncio.timeout(240):
-            while (error := await rig.rejection(**fields_of(make_request(DRAFT)))).code() is not (
-                grpc.StatusCode.UNAVAILABLE
-            ):
-                pass
-    assert "no drafter" in (error.details() or "")
 
 
 class TestOverHttp:
@@ -305,18 +239,6 @@ class TestOverHttp:
             metrics = (await post("GET", "/metrics")).text
             assert 'flyserve_tokens_total{mode="draft",verdict="draft"} 18.0' in metrics
             assert 'flyserve_requests_total{mode="draft",outcome="ok"} 2.0' in metrics
-
-    async def test_a_full_tier_is_429_with_a_delay(self, model: Path) -> None:
-        one = drafter(places=1)
-        released = holds(one)
-        async with http(model, one) as post:
-            first = asyncio.create_task(post("POST", "/v1/completions", **COMPLETION))
-            await one.stepped.wait()
-            refused = await post("POST", "/v1/completions", **COMPLETION)
-            released.set()
-            assert (await first).status_code == 200
-        assert refused.status_code == 429 and int(refused.headers["retry-after"]) >= 1
-        assert "drafters' own model" in error_of(refused)["message"]
 
     async def test_faults_name_their_field(self, model: Path) -> None:
         async with http(model, drafter()) as post:
@@ -359,3 +281,12 @@ async def http(folder: Path, *drafters: FakeDrafter) -> AsyncIterator[Any]:
             return await client.request(method, path, json=body or None)
 
         yield call
+
+
+async def test_a_response_is_never_continued_with_other_weights(model: Path) -> None:
+    first, second = drafter(), drafter(weight_fingerprint="w2")
+    for each in (first, second):
+        dies_at(each, 5)
+    async with serving(model, first, second) as rig:
+        error = await rig.error_of(make_request(DRAFT))
+    assert error.code() is grpc.StatusCode.UNAVAILABLE

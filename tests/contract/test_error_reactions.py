@@ -23,7 +23,7 @@ from fly.errors import (
 )
 from fly.messages import Draft, Verification
 from protos.flyserve.v1 import generation_pb2 as pb
-from tests.contract.fakes import FakeDrafter, FakeService, FakeTarget, HashModel, save_tokenizer
+from tests.contract.fakes import FakeDrafter, FakeService, FakeTarget, HashModel
 from tests.contract.router_rig import EXACT, PLAIN, Rig, ids, make_request, running
 
 ROOT = Path(__file__).parents[2]
@@ -62,11 +62,6 @@ ROWS = {
 }
 CASES = [(name, fault) for name, row in ROWS.items() for fault in row.faults or (None,)]
 IDS = [f"{name} {type(fault).__name__ if fault else ''}" for name, fault in CASES]
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    return save_tokenizer(tmp_path)
 
 
 def probed(service: FakeService) -> asyncio.Event:

@@ -21,7 +21,7 @@ from services.common.host import Host
 from services.lookup.config import LOOKUPS
 from services.lookup.servicer import create_host
 from tests.contract.fakes import HashModel, save_tokenizer
-from tests.contract.router_rig import EXACT, FLY, PLAIN, PROMPT, Answer, Rig, ids, running
+from tests.contract.router_rig import EXACT, FLY, PLAIN, PROMPT, Answer, Rig, ids, joined, running
 from tests.contract.scripted import LoggingTarget
 from tests.support.serving import serving
 
@@ -43,14 +43,16 @@ class RepeatingModel(HashModel):
 
 
 class SlowTarget(LoggingTarget):
-    """Reports forwards of 20 s: the router must not judge by the time that a test's messages take."""
+    """Reports long forwards: the router must not judge by the time that a test's messages take."""
 
-    forward_s = 20.0
+    def __init__(self, model: HashModel, forward_s: float) -> None:
+        super().__init__(model)
+        self._forward_ns = round(forward_s * 1e9)
 
     def answer(self, known: Any, opening: Open, step: Any) -> Verification:
         answer = super().answer(known, opening, step)
         num_forwards = len(answer.choices) if isinstance(step, Extend) else 1
-        return replace(answer, times=StepTimes(0, int(self.forward_s * 1e9) * num_forwards, 1))
+        return replace(answer, times=StepTimes(0, self._forward_ns * num_forwards, 1))
 
 
 class LookupDrafter:
@@ -78,9 +80,13 @@ class LookupDrafter:
 
 @asynccontextmanager
 async def stage(
-    folder: Path, drafter: LookupDrafter, model: HashModel | None = None, **config: Any
-) -> AsyncIterator[tuple[Rig, SlowTarget]]:
-    target = SlowTarget(model or RepeatingModel())
+    folder: Path,
+    drafter: LookupDrafter,
+    model: HashModel | None = None,
+    forward_s: float = 20.0,
+    **config: Any,
+) -> AsyncIterator[tuple[Rig, LoggingTarget]]:
+    target = SlowTarget(model or RepeatingModel(), forward_s)
     async with running(save_tokenizer(folder), [target], [drafter], **config) as rig:  # type: ignore[list-item]
         yield rig, target
 
@@ -110,11 +116,10 @@ async def test_rejection_sampling_gets_the_whole_mass_on_each_draft(tmp_path: Pa
 
 async def test_text_that_never_repeats_costs_few_requests(tmp_path: Path) -> None:
     model = HashModel(context_length=1024)
-    async with stage(tmp_path, await LookupDrafter.create("suffix"), model, stream_interval_s=10.0) as (
+    async with stage(tmp_path, await LookupDrafter.create("suffix"), model, 0.02, stream_interval_s=10.0) as (
         rig,
         target,
     ):
-        target.forward_s = 0.02  # many of them fit into the interval
         response = await rig.generate(EXACT, 500)
     steps = [step.max_tokens if isinstance(step, Extend) else 1 for step in target.asked]
     assert steps[0] == 1 and len(steps) < 30
@@ -147,18 +152,11 @@ async def test_a_resumed_response_is_cached_as_a_whole(tmp_path: Path) -> None:
     async with stage(tmp_path, drafter, HashModel()) as (rig, _):
         plain = ids(await rig.generate(PLAIN, 60))
         resume = pb.Resumption(choices=[pb.ReceivedChoice(token_ids=plain[:20])])
-        chunks = [chunk async for chunk in rig.stub.GenerateStream(exact_request(60, resume=resume))]
+        chunks = await rig.stream(EXACT, 60, resume=resume)
         await drafter.caches(len(PROMPT) + 60)
         again = await rig.generate(EXACT, 60)
-    assert plain[:20] + [token.id for chunk in chunks for token in chunk.tokens] == plain == ids(again)
+    assert plain[:20] + joined(chunks) == plain == ids(again)
     assert again.statistics.accepted > 40
-
-
-def exact_request(max_new_tokens: int, **fields: Any) -> pb.GenerateRequest:
-    speculation, prompt = pb.SpeculationParams(mode=EXACT), pb.TokenIds(ids=PROMPT)
-    return pb.GenerateRequest(
-        max_new_tokens=max_new_tokens, speculation=speculation, prompt_token_ids=prompt, **fields
-    )
 
 
 async def test_a_full_drafter_costs_drafts_only(tmp_path: Path) -> None:

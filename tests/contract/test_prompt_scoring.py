@@ -12,8 +12,8 @@ import pytest
 from fly.messages import Open, Verification
 from fly.sequence import ReplicatedSequence
 from protos.flyserve.v1 import generation_pb2 as pb
-from tests.contract.fakes import HashModel, save_tokenizer
-from tests.contract.router_rig import EXACT, PLAIN, Rig, ids, make_request, running
+from tests.contract.fakes import HashModel, closed, save_tokenizer
+from tests.contract.router_rig import EXACT, PLAIN, Rig, ids, joined, make_request, running
 from tests.contract.scripted import LoggingTarget, logprob
 
 LONG = [2 + (7 * at + at // 13) % 300 for at in range(700)]
@@ -88,17 +88,6 @@ async def test_a_target_that_leaves_values_out_is_left(system: Targets) -> None:
         check(await system.scored(max_new_tokens=0))
 
 
-async def test_a_deadline_ends_the_scoring(system: Targets) -> None:
-    for target in system.targets:
-
-        async def script(step: int) -> None:
-            await asyncio.Event().wait()
-
-        target.script = script
-    request = make_request(PLAIN, 3, prompt_token_ids=pb.TokenIds(ids=LONG), prompt_logprobs=1)
-    await system.rig.expired(request, *system.targets)
-
-
 async def test_a_client_that_leaves_ends_the_scoring(system: Targets) -> None:
     reached = asyncio.Event()
     for target in system.targets:
@@ -114,19 +103,19 @@ async def test_a_client_that_leaves_ends_the_scoring(system: Targets) -> None:
     call.cancel()
     for target in system.targets:
         if target.num_opened:
-            await asyncio.wait_for(target.all_closed.wait(), 240)
+            await closed(target)
 
 
 async def test_a_stream_has_the_prompt_in_its_first_chunk_and_a_resumed_one_has_none(system: Targets) -> None:
-    request = make_request(EXACT, 5, prompt_token_ids=pb.TokenIds(ids=LONG), prompt_logprobs=1)
-    chunks = [chunk async for chunk in system.rig.stub.GenerateStream(request, timeout=240)]
+    fields = {"prompt_token_ids": pb.TokenIds(ids=LONG), "prompt_logprobs": 1}
+    chunks = await system.rig.stream(EXACT, 5, **fields)
     assert [len(chunk.prompt) for chunk in chunks] == [len(LONG)] + [0] * (len(chunks) - 1)
     assert chunks[0].origin.weight_fingerprint and chunks[0].prompt_tokens == len(LONG)
-    tokens = [token.id for chunk in chunks for token in chunk.tokens]
-    request.resume.CopyFrom(pb.Resumption(choices=[pb.ReceivedChoice(index=0, token_ids=tokens[:2])]))
-    resumed = [chunk async for chunk in system.rig.stub.GenerateStream(request, timeout=240)]
+    tokens = joined(chunks)
+    resume = pb.Resumption(choices=[pb.ReceivedChoice(index=0, token_ids=tokens[:2])])
+    resumed = await system.rig.stream(EXACT, 5, **fields, resume=resume)
     assert not any(chunk.prompt for chunk in resumed)
-    assert [token.id for chunk in resumed for token in chunk.tokens] == tokens[2:]
+    assert joined(resumed) == tokens[2:]
 
 
 async def test_a_prompt_of_one_token_needs_no_target(system: Targets) -> None:

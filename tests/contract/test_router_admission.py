@@ -12,7 +12,7 @@ import pytest
 
 from protos.wire.status import from_rpc_error
 from router.security import peers
-from tests.contract.fakes import FakeTarget, HashModel, save_tokenizer
+from tests.contract.fakes import FakeTarget, HashModel, held, save_tokenizer
 from tests.contract.router_rig import PLAIN, Rig, make_request, running
 
 HELD_S = 2.0
@@ -24,11 +24,7 @@ class Queue:
 
     def __init__(self, rig: Rig, http: httpx2.AsyncClient, target: FakeTarget) -> None:
         self.rig, self.http, self.target = rig, http, target
-        self.gate = asyncio.Event()
-        target.script = self._script
-
-    async def _script(self, step: int) -> None:
-        await self.gate.wait()
+        self.gate = held(target)
 
     @property
     def served(self) -> list[str]:

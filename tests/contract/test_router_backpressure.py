@@ -10,12 +10,12 @@ from typing import Any
 import grpc
 import pytest
 
-from fly.errors import DeadlineExceeded, FlyServeError, InvalidRequest, Overloaded
+from fly.errors import Overloaded
 from fly.messages import Open, Verification, VerifyStep
 from fly.sequence import ReplicatedSequence
 from protos.flyserve.v1 import generation_pb2 as pb
-from tests.contract.fakes import FakeTarget, HashModel, save_tokenizer
-from tests.contract.router_rig import PLAIN, Rig, ids, make_request, running
+from tests.contract.fakes import FakeTarget, HashModel, held
+from tests.contract.router_rig import PLAIN, Rig, assert_kept, ids, make_request, running
 from tests.support.clock import pass_time
 
 LIMIT_S = 240
@@ -23,11 +23,6 @@ STEP_S = 30.0
 """A limit of steps, which no step reaches but one that hangs while the test lets time pass."""
 POISON = 77
 STATUS = grpc.StatusCode
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    return save_tokenizer(tmp_path)
 
 
 class CountingTarget(FakeTarget):
@@ -61,11 +56,6 @@ class FailingTarget(FakeTarget):
             self.num_raised += 1
             raise self._error
         return super().answer(known, opening, step)
-
-
-def assert_kept(caplog: pytest.LogCaptureFixture) -> None:
-    """Check that no replica was taken out of use."""
-    assert not [r for r in caplog.records if r.name.endswith("directory") and "failed" in r.getMessage()]
 
 
 async def outcomes(rig: Rig, *requests: pb.GenerateRequest, timeout_s: float = LIMIT_S) -> Counter[STATUS]:
@@ -130,15 +120,6 @@ async def test_admission_follows_the_places_of_the_targets(model: Path) -> None:
     assert (target.num_refused, target.peak) == (0, 64)
 
 
-async def test_every_choice_takes_a_place(model: Path) -> None:
-    n = 3
-    target = CountingTarget(most=4, max_sequences=4)
-    async with running(model, [target]) as rig:
-        requests = [make_request(PLAIN, 10, n=n) for _ in range(5)]
-        assert await outcomes(rig, *requests) == {STATUS.OK: 5}
-    assert target.num_refused == 0 and n <= target.peak <= 4
-
-
 async def test_more_choices_than_places_are_all_generated(model: Path) -> None:
     target = CountingTarget(most=4, max_sequences=4)
     async with running(model, [target]) as rig, asyncio.timeout(LIMIT_S):
@@ -161,33 +142,10 @@ async def test_a_poisoned_request_tries_one_other_target(
     assert_kept(caplog)
 
 
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (DeadlineExceeded("the request's deadline has passed"), STATUS.DEADLINE_EXCEEDED),
-        (InvalidRequest.of("update.tokens", "are too many"), STATUS.INVALID_ARGUMENT),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, FlyServeError) else "",
-)
-async def test_an_error_of_the_request_is_reported_by_the_first_target(
-    model: Path, caplog: pytest.LogCaptureFixture, error: FlyServeError, status: STATUS
-) -> None:
-    targets = [FailingTarget(error) for _ in range(2)]
-    async with running(model, targets) as rig:
-        request = make_request(PLAIN, prompt_token_ids=prompt(40, POISON, 42))
-        assert await outcomes(rig, *[request] * 5) == {status: 5}
-        assert (await rig.generate(PLAIN)).tokens
-    assert sum(target.num_raised for target in targets) == 5
-    assert_kept(caplog)
-
-
 async def test_deadlines_eject_nothing(model: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def hangs(number: int) -> None:
-        await asyncio.Event().wait()
-
     targets = [FakeTarget(HashModel()) for _ in range(2)]
     for target in targets:
-        target.script = hangs
+        held(target)
     async with running(model, targets, max_concurrent=2_000) as rig:
         for _ in range(5):
             found = await outcomes(rig, *(make_request(PLAIN) for _ in range(200)), timeout_s=0.25)
@@ -223,3 +181,12 @@ async def test_a_slow_step_continues_at_another_target_and_both_are_kept(
             await rig.generate(PLAIN)
         assert slow.num_opened > num_opened
     assert_kept(caplog)
+
+
+async def test_every_choice_takes_a_place(model: Path) -> None:
+    n = 3
+    target = CountingTarget(most=4, max_sequences=4)
+    async with running(model, [target]) as rig:
+        requests = [make_request(PLAIN, 10, n=n) for _ in range(5)]
+        assert await outcomes(rig, *requests) == {STATUS.OK: 5}
+    assert target.num_refused == 0 and n <= target.peak <= 4

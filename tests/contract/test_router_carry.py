@@ -12,9 +12,8 @@ import pytest
 from fly.messages import Stale, StaleReason
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1 import generation_pb2 as pb
-from router.text.tokenizer import Tokenizer
-from tests.contract.fakes import EOS, FakeService, Script, save_tokenizer
-from tests.contract.router_rig import FLY, PLAIN, PROMPT, Answer, Rig, ids, make_request, running
+from tests.contract.fakes import EOS, FakeService, Script, answers_at, dies_at, save_tokenizer
+from tests.contract.router_rig import FLY, PLAIN, PROMPT, Answer, Rig, ids, joined, running
 from tests.contract.scripted import LoggingDrafter, LoggingTarget, ScriptedModel
 
 LENGTH = 40
@@ -57,26 +56,14 @@ def verdicts(response: Answer) -> list[int]:
     return [token.verdict for token in response.tokens]
 
 
-def at_step(service: FakeService, step: int, answer: Any = None) -> None:
-    """Make the service fail in this step, or give this answer."""
-
-    async def script(number: int) -> Any:
-        if number != step:
-            return None
-        return answer if answer is not None else await service.die()
-
-    service.script = script
-
-
 async def test_a_window_filled_by_the_next_draft_is_a_rescue(tmp_path: Path) -> None:
     async with scene(tmp_path, [3]) as stage:
-        request = make_request(FLY, LENGTH, speculation=CARRY)
-        chunks = [chunk async for chunk in stage.rig.stub.GenerateStream(request)]
+        chunks = await stage.rig.stream(FLY, LENGTH, speculation=CARRY)
         assert [len(chunk.tokens) for chunk in chunks[:3]] == [1, 2, 12], (
             "provisional tokens are not streamed"
         )
         response = await stage.carried()
-        assert [t.id for chunk in chunks for t in chunk.tokens] == ids(response)
+        assert joined(chunks) == ids(response)
         assert "".join(chunk.text for chunk in chunks) == response.text
     assert verdicts(response)[:8] == [
         pb.VERDICT_PLAIN,
@@ -98,24 +85,6 @@ async def test_a_window_that_fails_falls_back_to_the_targets_own_token(tmp_path:
     assert response.statistics.accepted < response.statistics.drafted
 
 
-@pytest.mark.parametrize(("budget", "rescued"), [(11, 0), (12, 1)])
-async def test_a_window_is_carried_only_if_the_budget_can_fill_it(
-    tmp_path: Path, budget: int, rescued: int
-) -> None:
-    async with scene(tmp_path, [3]) as stage:
-        response = await stage.carried(budget)
-    assert len(response.tokens) == budget and response.finish_reason == pb.FINISH_REASON_LENGTH
-    assert (response.statistics.rescued, response.statistics.rejected_by_tail) == (rescued, 1 - rescued)
-
-
-@pytest.mark.parametrize("end", [4, 5, 6, 7, 9])
-async def test_no_window_extends_beyond_the_end_of_the_response(tmp_path: Path, end: int) -> None:
-    async with scene(tmp_path, [3], ends_at=len(PROMPT) + end) as stage:
-        plain, response = await stage.plain(), await stage.carried()
-    assert ids(response) == plain and ids(response)[end:] == [EOS]
-    assert response.statistics.rescued == 0 and response.finish_reason == pb.FINISH_REASON_STOP_TOKEN
-
-
 async def test_min_tokens_delays_the_end_within_a_window(tmp_path: Path) -> None:
     async with scene(tmp_path, [3], ends_at=len(PROMPT) + 5) as stage:
         response = await stage.carried(sampling=common_pb2.SamplingParams(min_tokens=20))
@@ -125,7 +94,7 @@ async def test_min_tokens_delays_the_end_within_a_window(tmp_path: Path) -> None
 async def test_losing_the_drafter_within_a_window_leaves_the_targets_own_tokens(tmp_path: Path) -> None:
     async with scene(tmp_path, [3]) as stage:
         plain = await stage.plain()
-        at_step(stage.drafter, 2)
+        dies_at(stage.drafter, 2)
         response = await stage.carried()
     assert ids(response) == plain and "had no draft" in response.warnings[0]
     assert verdicts(response)[3:5] == [pb.VERDICT_CORRECTED, pb.VERDICT_PLAIN]
@@ -157,23 +126,10 @@ def fails_once(service: FakeService, step: int, failed: list[FakeService]) -> Sc
 async def test_a_service_that_loses_its_state_in_a_window_gets_a_replay(tmp_path: Path, tier: str) -> None:
     async with scene(tmp_path, [3]) as stage:
         expected = await stage.carried()
-        at_step(getattr(stage, tier), 2, Stale(0, StaleReason.EVICTED))
+        answers_at(getattr(stage, tier), {2}, Stale(0, StaleReason.EVICTED))
         responses = [await stage.carried() for _ in range(2)]
     assert [ids(response) for response in responses] == [ids(expected)] * 2
     assert sum(response.statistics.replays for response in responses) >= 1
-
-
-async def test_stop_strings_are_searched_in_decided_text_only(tmp_path: Path) -> None:
-    async with scene(tmp_path, [3]) as rescuing:
-        rescued = await rescuing.carried()
-    tokenizer = Tokenizer.load(tmp_path)
-    stop = tokenizer.backend.decode(ids(rescued)[2:5])
-    async with scene(tmp_path, [3]) as rescuing:
-        stopped = await rescuing.carried(stop=[stop])
-    assert stopped.finish_reason == pb.FINISH_REASON_STOP_STRING and stopped.text in rescued.text
-    async with scene(tmp_path, [3, 8]) as failing:
-        plain, response = await failing.plain(), await failing.carried(stop=[stop])
-    assert ids(response) == plain and response.finish_reason == pb.FINISH_REASON_LENGTH
 
 
 async def test_concurrent_responses_carry_their_own_windows(tmp_path: Path) -> None:

@@ -6,17 +6,12 @@ from typing import Any
 import pytest
 
 from fly.messages import ForwardCosts, Load
-from tests.contract.fakes import FakeDrafter, FakeTarget, HashModel, save_tokenizer
+from tests.contract.fakes import FakeDrafter, FakeTarget, HashModel
 from tests.contract.router_rig import EXACT, FLY, PLAIN, Answer, ids, running
 
 MODEL, LIKE_IT = HashModel(), HashModel(agreement=0.9)
 COSTS, SLOW, FAST = ForwardCosts(0.010, 0.012), ForwardCosts(0.020, 0.022), ForwardCosts(0.001, 0.002)
 LENGTH = 60
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    return save_tokenizer(tmp_path)
 
 
 def drafted(answer: Answer) -> list[bool]:

@@ -50,12 +50,6 @@ async def test_digits_are_those_of_the_target(rig: Rig) -> None:
     assert set("on") <= set(rescued(found))
 
 
-async def test_code_and_reasoning_are_those_of_the_target(rig: Rig) -> None:
-    found = await answer(rig, pb.SPAN_CODE, pb.SPAN_REASONING)
-    assert found.text.count("```m = 34 + v```") == 3 and found.text.count("<think>as q</think>") == 3
-    assert "92" in found.text and rescued(found)
-
-
 async def test_http_takes_the_same_names(rig: Rig) -> None:
     speculation = {"mode": "fly", "preset": "paper", "window": 1, "exact_in": ["digits"]}
     body: dict[str, Any] = {"model": "fake", "prompt": "xu", "max_tokens": 400, "temperature": 0}

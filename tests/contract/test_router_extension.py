@@ -1,26 +1,17 @@
 """Rounds without drafts in which the target decodes several tokens by itself."""
 
-import asyncio
-import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from fly.messages import Extend, Load, Open, StepTimes, Verification, VerifyStep
 from protos.flyserve.v1.generation_pb2 import VERDICT_PLAIN as PLAIN_TOKEN
-from tests.contract.fakes import EOS, FakeDrafter, FakeTarget, HashModel, save_tokenizer
-from tests.contract.router_rig import EXACT, PLAIN, Answer, ids, make_request, running
+from tests.contract.fakes import EOS, FakeDrafter, FakeTarget, HashModel, dies_at, held
+from tests.contract.router_rig import EXACT, PLAIN, Answer, ids, joined, running
 from tests.contract.scripted import LoggingTarget
 
 LONG_S = 10.0
 """An interval in which a target without costs decodes any number of tokens."""
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    return save_tokenizer(tmp_path)
 
 
 async def both(model: Path, hashes: HashModel, max_new_tokens: int, **fields: Any) -> tuple[Answer, Answer]:
@@ -45,10 +36,11 @@ def numbers_of_tokens(target: LoggingTarget) -> list[int]:
 async def test_the_number_of_tokens_doubles_within_the_interval(model: Path) -> None:
     target = LoggingTarget(HashModel())
     async with running(model, [target], stream_interval_s=LONG_S) as rig:
-        response = await rig.generate(PLAIN, 100)
+        chunks = await rig.stream(PLAIN, 100)
     assert numbers_of_tokens(target) == [1, 2, 4, 8, 16, 32, 37]
-    assert response.statistics.rounds == len(target.asked) == 7
-    assert target.updates.is_true_to([40, 41, 42, 43, *ids(response)])
+    assert [len(chunk.tokens) for chunk in chunks] == [1, 2, 4, 8, 16, 32, 37], "each step is one chunk"
+    assert chunks[-1].statistics.rounds == len(target.asked) == 7
+    assert target.updates.is_true_to([40, 41, 42, 43, *joined(chunks)])
 
 
 async def test_several_tokens_per_step_are_the_same_tokens(model: Path) -> None:
@@ -77,26 +69,11 @@ async def test_a_draft_comes_after_tokens_that_were_decoded_without_one(model: P
 async def test_a_target_that_is_lost_within_a_step_is_replaced(model: Path) -> None:
     expected = (await both(model, HashModel(), 60))[0]
     targets = [FakeTarget(HashModel()) for _ in range(2)]
-    steps = itertools.count(1)
-
-    def dies_at(target: FakeTarget, step: int) -> None:
-        async def script(number: int) -> None:
-            if next(steps) == step:
-                await target.die()
-
-        target.script = script
-
-    for target in targets:
-        dies_at(target, 3)
-    async with running(model, targets, stream_interval_s=LONG_S) as rig:
-        response = await rig.generate(PLAIN, 60)
-    assert ids(response) == ids(expected) and response.statistics.replays == 1
-
-
-async def test_a_step_of_several_tokens_is_one_chunk(model: Path) -> None:
-    async with running(model, [FakeTarget(HashModel())], stream_interval_s=LONG_S) as rig:
-        chunks = [chunk async for chunk in rig.stub.GenerateStream(make_request(PLAIN, 31))]
-    assert [len(chunk.tokens) for chunk in chunks if chunk.tokens] == [1, 2, 4, 8, 16]
+    dies_at(targets[0], 3)
+    async with running(model, targets, stream_interval_s=LONG_S, balancing="round_robin") as rig:
+        responses = [await rig.generate(PLAIN, 60) for _ in range(2)]
+    assert [ids(response) for response in responses] == [ids(expected)] * 2
+    assert sum(response.statistics.replays for response in responses) == 1
 
 
 def have_entropies(response: Answer) -> set[tuple[bool, bool]]:
@@ -154,7 +131,7 @@ async def test_a_response_that_nobody_streams_is_decoded_in_longer_steps(model: 
         longest = numbers_of_tokens(target)
         target.asked.clear()
         await rig.generate(PLAIN, 60, stop=["never"])
-        chunks = [chunk async for chunk in rig.stub.GenerateStream(make_request(PLAIN, 60))]
+        chunks = await rig.stream(PLAIN, 60)
     assert longest == [1, 2, 4, 8, 16, 25, 4] and len(whole.tokens) == 60
     assert {len(chunk.tokens) for chunk in chunks} == {1}
     assert numbers_of_tokens(target) == [1] * 120
@@ -164,15 +141,13 @@ async def test_a_late_draft_that_is_not_wanted_any_more_shortens_no_step(
     model: Path,
 ) -> None:
     """Without this, a response whose target has become busy decodes token by token to its end."""
-    gate, target, drafter = asyncio.Event(), LoggingTarget(HashModel()), FakeDrafter(HashModel())
-
-    async def never(number: int) -> None:
-        await gate.wait()
+    target, drafter = LoggingTarget(HashModel()), FakeDrafter(HashModel())
+    gate = held(drafter)
 
     async def becomes_busy(number: int) -> None:
         target.reported = Load(sequences=3 if number >= 2 else 2)
 
-    drafter.script, target.script = never, becomes_busy
+    target.script = becomes_busy
     limited = {"draft_length": {"max_sequences": 2}}
     async with running(
         model, [target], [drafter], stream_interval_s=LONG_S, draft_patience=0.0, speculation=limited

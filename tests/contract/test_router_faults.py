@@ -3,24 +3,26 @@
 import asyncio
 import itertools
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
 
 from fly.messages import Draft, Stale, StaleReason, Verification
-from protos.flyserve.v1 import generation_pb2 as pb
 from tests.contract import fakes
-from tests.contract.fakes import VOCAB_SIZE, FakeDrafter, FakeService, FakeTarget, HashModel, save_tokenizer
-from tests.contract.router_rig import EXACT, FLY, PLAIN, Rig, ids, make_request, running
+from tests.contract.fakes import (
+    VOCAB_SIZE,
+    FakeDrafter,
+    FakeService,
+    FakeTarget,
+    HashModel,
+    answers_at,
+    closed,
+    dies_at,
+)
+from tests.contract.router_rig import EXACT, FLY, PLAIN, ids, make_request, running
 from tests.support.clock import pass_time
 
 PATIENCE_S = 240
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    return save_tokenizer(tmp_path)
 
 
 @pytest.fixture(params=["sockets", "one process"], autouse=True)
@@ -29,21 +31,6 @@ def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     if request.param == "one process":
         names = itertools.count()
         monkeypatch.setattr(fakes, "make_address", lambda: f"inprocess:{next(names)}")
-
-
-def dies_at(service: FakeService, step: int) -> None:
-    async def script(number: int) -> None:
-        if number == step:
-            await service.die()
-
-    service.script = script
-
-
-def answers_at(service: FakeService, steps: set[int], answer: Any) -> None:
-    async def script(number: int) -> Any:
-        return answer if number in steps else None
-
-    service.script = script
 
 
 def hangs(service: FakeService) -> asyncio.Event:
@@ -79,12 +66,8 @@ async def test_a_stream_is_never_continued_with_other_weights(model: Path) -> No
     async with running(model, [first, second], replica_wait_s=0.2) as rig:
         for target in (first, second):
             dies_at(target, 4)
-        response = await rig.rejection(**fields_of(make_request(PLAIN)))
-    assert response.code() == grpc.StatusCode.UNAVAILABLE
-
-
-def fields_of(request: pb.GenerateRequest) -> dict[str, Any]:
-    return {descriptor.name: value for descriptor, value in request.ListFields()}
+        error = await rig.error_of(make_request(PLAIN))
+    assert error.code() == grpc.StatusCode.UNAVAILABLE
 
 
 async def test_the_only_target_dies_and_comes_back_at_its_address(model: Path) -> None:
@@ -115,21 +98,6 @@ async def test_a_drafter_dies_and_the_response_goes_on_without(model: Path) -> N
         response = await rig.generate(EXACT)
         assert ids(response) == expected and "had no draft" in response.warnings[0]
         assert ids(await rig.generate(EXACT)) == expected
-
-
-async def drafter_used(rig: Rig, drafter: FakeDrafter) -> bool:
-    """Return True if the router uses this drafter while all are idle."""
-    await rig.generate(EXACT, 4)
-    return drafter.num_steps > 0
-
-
-async def test_another_drafter_takes_over(model: Path) -> None:
-    (target, first), second = pair(), FakeDrafter(HashModel(agreement=0.85))
-    async with running(model, [target], [first, second]) as rig:
-        used, spare = (first, second) if (await drafter_used(rig, first)) else (second, first)
-        dies_at(used, used.num_steps + 3)
-        response = await rig.generate(FLY, 400)
-        assert len(response.tokens) == 400 and spare.num_steps > 0
 
 
 @pytest.mark.parametrize("tier", ["target", "drafter"])
@@ -200,9 +168,7 @@ async def test_a_client_that_cancels_frees_both_streams(model: Path, tier: str, 
             await drafter.stepped.wait()
         assert (target.num_open, drafter.num_open) == (1, 1)
         call.cancel()
-        async with asyncio.timeout(PATIENCE_S):
-            await target.all_closed.wait()
-            await drafter.all_closed.wait()
+        await closed(target, drafter)
 
 
 async def test_a_deadline_reaches_the_services_and_ends_the_work(model: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from fly.messages import Extend, Open, Verification, VerifyStep
 from fly.sequence import ReplicatedSequence
 from protos.flyserve.v1 import generation_pb2 as pb
-from tests.contract.fakes import GAP, FakeDrafter, HashModel, save_tokenizer
+from tests.contract.fakes import GAP, FakeDrafter, HashModel
 from tests.contract.router_rig import FLY, PLAIN, Answer, Rig, ids, running
 from tests.contract.scripted import LoggingTarget
 
@@ -31,11 +31,6 @@ class Target(LoggingTarget):
             answer = replace(answer, gaps=(0.0,) * self._num_gaps)
         self.answers.append(answer)
         return answer
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    return save_tokenizer(tmp_path)
 
 
 @pytest.fixture

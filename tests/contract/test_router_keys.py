@@ -19,6 +19,7 @@ from protos.wire.status import from_rpc_error
 from router.security.keys import issue_key
 from services.common.telemetry.config import TelemetryConfig
 from services.common.telemetry.logs import formatter
+from tests.contract.fakes import held
 from tests.contract.http_rig import MODEL, HttpRig, error_of, serving_http
 from tests.contract.router_rig import PLAIN, make_request
 from tests.contract.wire_rig import LIMIT_S, connected_to, request
@@ -155,12 +156,7 @@ async def test_a_wrong_key_is_an_error_object_as_openai_has_it(tmp_path: Path) -
 async def test_keys_share_no_cache_and_have_limits_of_their_own(tmp_path: Path) -> None:
     async with locked(tmp_path) as router:
         target, stub = router.rig.target, router.rig.rig.stub
-        hold = asyncio.Event()
-
-        async def wait(step: int) -> None:
-            await hold.wait()
-
-        target.script = wait
+        hold = held(target)
         request = make_request(PLAIN, 4, cache_salt="same")
         first = asyncio.ensure_future(stub.Generate(request, metadata=router.metadata("alice"), timeout=240))
         async with asyncio.timeout(240):
@@ -259,15 +255,6 @@ async def test_bytes_of_bodies_are_limited_in_both_apis(tmp_path: Path, limit: s
             assert b" 400 " in await reader.readuntil(b"}}")
         with pytest.raises(grpc.aio.AioRpcError, match="prompt_characters"):
             await tokenized()
-
-
-async def test_a_key_that_is_taken_out_is_rejected_at_the_next_call(tmp_path: Path) -> None:
-    async with locked(tmp_path) as router:
-        info = METHODS[0]
-        assert await code_of(info, router.rig.rig.channel, router.metadata("bob")) is grpc.StatusCode.OK
-        router.file.write_text("keys: {}")
-        rejected = await code_of(info, router.rig.rig.channel, router.metadata("bob"))
-        assert rejected is grpc.StatusCode.UNAUTHENTICATED
 
 
 async def test_no_log_tells_a_token_a_hash_or_a_prompt(

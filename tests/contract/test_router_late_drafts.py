@@ -1,18 +1,14 @@
 """Slow, blocked and full drafters: responses lose drafts, never tokens or time."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fly.errors import Overloaded
-from fly.messages import Open
 from protos.flyserve.v1 import common_pb2
-from tests.contract.fakes import FakeDrafter, FakeTarget, HashModel, save_tokenizer
-from tests.contract.router_rig import EXACT, PLAIN, Rig, ids, make_request, running
+from tests.contract.fakes import FakeDrafter, FakeTarget, HashModel, closed, held
+from tests.contract.router_rig import EXACT, PLAIN, Rig, assert_kept, ids, make_request, running
 from tests.contract.scripted import LoggingDrafter, LoggingTarget, ScriptedModel
 
 LIMIT_S = 240
@@ -20,55 +16,22 @@ NO_WAIT = {"draft_patience": 0.0}
 """Every draft is late: it arrives while the target decodes without it, if at all."""
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    return save_tokenizer(tmp_path)
-
-
-class SmallDrafter(FakeDrafter):
-    """A drafter with two places."""
-
-    @asynccontextmanager
-    async def session(self, opening: Open) -> AsyncIterator[Any]:
-        if self.num_open >= 2:
-            raise Overloaded("2 sequences are open", 0.05)
-        async with super().session(opening) as session:
-            yield session
-
-
-def blocked(drafter: FakeDrafter) -> asyncio.Event:
-    """Let the drafter answer nothing until the event is set."""
-    gate = asyncio.Event()
-
-    async def script(number: int) -> None:
-        await gate.wait()
-
-    drafter.script = script
-    return gate
-
-
 async def several(rig: Rig, count: int) -> list[Any]:
     async with asyncio.timeout(LIMIT_S):
         return await asyncio.gather(*(rig.generate(EXACT) for _ in range(count)))
-
-
-def assert_kept(caplog: pytest.LogCaptureFixture) -> None:
-    """Check that no replica was taken out of use."""
-    assert not [r for r in caplog.records if r.name.endswith("directory") and "failed" in r.getMessage()]
 
 
 async def test_responses_end_though_the_drafter_answers_nothing(
     model: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     target, drafter = FakeTarget(HashModel()), FakeDrafter(HashModel())
-    gate = blocked(drafter)
+    gate = held(drafter)
     async with running(model, [target], [drafter], draft_patience=1.0) as rig:
         expected = ids(await rig.generate(PLAIN))
         responses = await several(rig, 8)
         assert not gate.is_set() and all(ids(response) == expected for response in responses)
         assert all("late draft" in response.warnings[0] for response in responses)
-        async with asyncio.timeout(LIMIT_S):
-            await drafter.all_closed.wait()
+        await closed(drafter)
         gate.set()
         assert (await rig.generate(EXACT)).tokens
         assert_kept(caplog)
@@ -76,7 +39,7 @@ async def test_responses_end_though_the_drafter_answers_nothing(
 
 async def test_the_first_token_does_not_wait_for_the_drafter(model: Path) -> None:
     target, drafter = FakeTarget(HashModel()), FakeDrafter(HashModel())
-    gate = blocked(drafter)
+    gate = held(drafter)
     async with running(model, [target], [drafter]) as rig:
         expected = ids(await rig.generate(PLAIN))
         call = aiter(rig.stub.GenerateStream(make_request(EXACT)))
@@ -90,19 +53,9 @@ async def test_the_first_token_does_not_wait_for_the_drafter(model: Path) -> Non
     assert statistics.drafted > 0 and 0 < statistics.time_to_first_token_s < statistics.total_s
 
 
-async def test_a_full_drafter_costs_drafts_only(model: Path, caplog: pytest.LogCaptureFixture) -> None:
-    target, drafter = FakeTarget(HashModel()), SmallDrafter(HashModel())
-    async with running(model, [target], [drafter]) as rig:
-        expected = ids(await rig.generate(PLAIN))
-        responses = await several(rig, 8)
-        assert all(ids(response) == expected for response in responses)
-        assert (await rig.generate(EXACT)).statistics.drafted > 0
-        assert_kept(caplog)
-
-
 async def test_a_late_draft_is_used_if_it_fits(model: Path) -> None:
     target, drafter = FakeTarget(HashModel()), FakeDrafter(HashModel())
-    gate = blocked(drafter)
+    gate = held(drafter)
     async with running(model, [target], [drafter], **NO_WAIT) as rig:
         expected = ids(await rig.generate(PLAIN))
 

@@ -5,18 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 
 from fly.messages import VerifyStep
 from fly.request import SamplingParams
 from fly.types import Coupling, SparseDistribution
 from protos.flyserve.v1 import common_pb2
-from protos.flyserve.v1 import generation_pb2 as pb
 from router.text.tokenizer import Tokenizer
 from tests.contract.fakes import EOS, FakeTarget, HashModel, save_tokenizer
 from tests.contract.http_rig import MODEL, HttpRig, error_of, serving_http
-from tests.contract.router_rig import EXACT, PLAIN, ids, running
+from tests.contract.router_rig import EXACT, ids, running
 
 ASKED: dict[str, Any] = {"prompt": "the fox", "prompt_token_ids": None}
 TEXT = " says 12 quick words to the lazy dog, and 34 brown ones to the world; over the fox it jumps."
@@ -110,6 +108,7 @@ async def test_the_usage_counts_its_tokens(rig: HttpRig) -> None:
         ({"prediction": {"type": "content", "content": "a" * 1_000_001}}, "at most 1000000"),
         ({"prediction": {"type": "file", "content": ""}}, "prediction.type"),
         ({"prediction": {"type": "content"}}, "prediction.content"),
+        ({"prediction": {"type": "content", "content": [{"type": "image_url"}]}}, "only text is supported"),
         ({"prediction": "the fox"}, "prediction"),
     ],
 )
@@ -121,18 +120,3 @@ async def test_a_prediction_that_cannot_help_is_refused(
     error = error_of(response)
     assert response.status_code == 400 and error["param"].startswith("prediction")
     assert message in f"{error['param']}: {error['message']}"
-
-
-async def test_grpc_refuses_it_by_the_same_words(rig: HttpRig) -> None:
-    request = {"prompt": "the fox", "prediction": "the dog", "speculation": pb.SpeculationParams(mode=PLAIN)}
-    error = await rig.rig.rejection(**request)
-    assert "prediction needs drafts" in (error.details() or "").replace("prediction: ", "prediction ")
-
-
-async def test_openai_sends_no_unknown_kind(rig: HttpRig) -> None:
-    with pytest.raises(openai.BadRequestError, match="only text is supported"):
-        await rig.openai.chat.completions.create(
-            model=MODEL,
-            messages=[{"role": "user", "content": "the fox"}],
-            extra_body={"prediction": {"type": "content", "content": [{"type": "image_url"}]}},
-        )

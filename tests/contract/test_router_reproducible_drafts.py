@@ -1,7 +1,6 @@
 """Reproducible drafts: the preset `official` is the published loop, whatever becomes of its replicas."""
 
 import asyncio
-import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,8 +12,8 @@ from fly.errors import Overloaded
 from fly.messages import Load, Open
 from fly.request import SamplingParams
 from protos.flyserve.v1 import generation_pb2 as pb
-from tests.contract.fakes import EOS, FakeDrafter, FakeTarget, HashModel, save_tokenizer
-from tests.contract.router_rig import EXACT, FLY, PLAIN, PROMPT, Rig, ids, make_request, running
+from tests.contract.fakes import EOS, FakeDrafter, FakeTarget, HashModel, dies_at, held
+from tests.contract.router_rig import EXACT, FLY, PLAIN, PROMPT, Rig, ids, joined, make_request, running
 from tests.support.official_loop import official_response
 
 LENGTH, LIMIT_S = 60, 30
@@ -39,11 +38,6 @@ class Judge:
 def published(ends_at: int = 10_000) -> list[int]:
     models = (HashModel(certain_share=0.3, ends_at=ends_at), DRAFTER_MODEL)
     return official_response(*map(Judge, models), PROMPT, EOS, LENGTH)
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    return save_tokenizer(tmp_path)
 
 
 @asynccontextmanager
@@ -102,12 +96,7 @@ async def test_another_replica_continues_after_a_loss(model: Path, tier: str, st
     targets = [FakeTarget(TARGET_MODEL), FakeTarget(TARGET_MODEL)]
     drafters = [FakeDrafter(DRAFTER_MODEL), FakeDrafter(DRAFTER_MODEL)]
     lost = drafters[0] if tier == "drafter" else targets[0]
-
-    async def script(number: int) -> None:
-        if number == step:
-            await lost.die()
-
-    lost.script = script
+    dies_at(lost, step)
     async with impatient(model, targets, drafters, balancing="round_robin") as rig:
         responses = [await official(rig), await official(rig)]
     assert [ids(response) for response in responses] == [published()] * 2
@@ -116,22 +105,13 @@ async def test_another_replica_continues_after_a_loss(model: Path, tier: str, st
 
 async def test_a_response_is_resumed_at_the_end_of_any_chunk(model: Path) -> None:
     async with impatient(model) as rig:
-        chunks = await stream(rig)
+        chunks = await rig.stream(FLY, LENGTH, speculation=OFFICIAL)
         for cut in range(1, len(chunks)):
             received = joined(chunks[:cut])
             resume = pb.Resumption(choices=[pb.ReceivedChoice(token_ids=received)])
-            assert received + joined(await stream(rig, resume=resume)) == published()
+            rest = await rig.stream(FLY, LENGTH, speculation=OFFICIAL, resume=resume)
+            assert received + joined(rest) == published()
     assert len(chunks) > 3
-
-
-async def stream(rig: Rig, **fields: Any) -> list[list[int]]:
-    """Return the tokens of each chunk."""
-    call = rig.stub.GenerateStream(make_request(FLY, LENGTH, speculation=OFFICIAL, **fields), timeout=LIMIT_S)
-    return [ids(chunk) async for chunk in call]
-
-
-def joined(chunks: list[list[int]]) -> list[int]:
-    return [*itertools.chain.from_iterable(chunks)]
 
 
 class FullDrafter(FakeDrafter):
@@ -156,12 +136,8 @@ async def test_a_full_drafter_costs_drafts_and_a_warning(model: Path) -> None:
 
 
 async def test_a_drafter_that_answers_nothing_is_waited_for_until_the_request_ends(model: Path) -> None:
-    target, drafter, gate = FakeTarget(TARGET_MODEL), FakeDrafter(DRAFTER_MODEL), asyncio.Event()
-
-    async def script(number: int) -> None:
-        await gate.wait()
-
-    drafter.script = script
+    target, drafter = FakeTarget(TARGET_MODEL), FakeDrafter(DRAFTER_MODEL)
+    gate = held(drafter)
     async with impatient(model, [target], [drafter]) as rig:
         async with asyncio.timeout(LIMIT_S):
             call = rig.stub.Generate(make_request(FLY, LENGTH, speculation=OFFICIAL))

@@ -10,12 +10,12 @@ import grpc
 import pytest
 
 from fly.messages import Draft
-from fly.types import Coupling, PositionLogprobs, SparseDistribution
+from fly.types import PositionLogprobs, SparseDistribution
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1 import generation_pb2 as pb
 from router.requests.request import choice_seed
 from router.text.tokenizer import Tokenizer
-from tests.contract.fakes import save_tokenizer
+from tests.contract.fakes import dies_at, save_tokenizer
 from tests.contract.router_rig import EXACT, FLY, PLAIN, Rig, ids, make_request, running
 from tests.contract.scripted import (
     LoggingDrafter,
@@ -43,32 +43,6 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
     folder = save_tokenizer(tmp_path)
     async with running(folder, [target], [drafter], max_concurrent=2, replica_wait_s=0.2) as rig:
         yield Stage(rig, target, drafter)
-
-
-async def test_every_parameter_reaches_both_services(stage: Stage) -> None:
-    sampling = SAMPLING(
-        **HOT,
-        top_k=40,
-        top_p=0.9,
-        min_p=0.05,
-        repetition_penalty=1.1,
-        presence_penalty=0.2,
-        frequency_penalty=0.3,
-        logit_bias={9: -2.0},
-        min_tokens=3,
-        stop_token_ids=[303],
-        coupling=common_pb2.COUPLING_REJECTION,
-    )
-    response = await stage.rig.generate(EXACT, 20, sampling=sampling)
-    for service in (stage.target, stage.drafter):
-        (opening,) = service.openings
-        asked = opening.sampling
-        assert (asked.temperature, asked.seed, asked.coupling) == (0.8, 7, Coupling.REJECTION)
-        assert (asked.top_k, asked.top_p, asked.min_p, asked.min_tokens) == (40, 0.9, 0.05, 3)
-        assert (asked.presence_penalty, asked.frequency_penalty) == (0.2, 0.3)
-        assert (asked.repetition_penalty, asked.logit_bias) == (1.1, {9: -2.0})
-        assert asked.stop_token_ids == (303, 0, 1)
-    assert response.statistics.seed == 7 and not response.warnings
 
 
 async def test_sampling_with_one_seed_is_the_same_in_every_mode(stage: Stage) -> None:
@@ -139,41 +113,12 @@ async def test_choices_run_side_by_side_and_take_a_slot_each(stage: Stage) -> No
     assert len(choices) == 4 and most == 2, "the router has two slots"
 
 
-async def test_a_stream_of_choices_is_each_choice_in_pieces(stage: Stage) -> None:
-    request = make_request(EXACT, 30, n=3, sampling=SAMPLING(**HOT))
-    chunks = [chunk async for chunk in stage.rig.stub.GenerateStream(request)]
-    whole, _ = await stage.rig.choices(EXACT, 30, n=3, sampling=SAMPLING(**HOT))
-    assert [bool(chunk.request_id) for chunk in chunks] == [True] + [False] * (len(chunks) - 1)
-    for choice in whole:
-        own = [chunk for chunk in chunks if chunk.choice_index == choice.index]
-        assert [token.id for chunk in own for token in chunk.tokens] == ids(choice)
-        assert "".join(chunk.text for chunk in own) == choice.text
-        assert [bool(chunk.finish_reason) for chunk in own] == [False] * (len(own) - 1) + [True]
-
-
 async def test_a_choice_that_fails_ends_the_request_and_its_other_choices(stage: Stage) -> None:
-    async def script(step: int) -> None:
-        if step == 6:
-            await stage.target.die()
-
-    stage.target.script = script
-    request = make_request(PLAIN, 400, n=3, sampling=SAMPLING(**HOT))
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await asyncio.wait_for(stage.rig.stub.Generate(request), 240)
-    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+    dies_at(stage.target, 6)
+    error = await stage.rig.error_of(make_request(PLAIN, 400, n=3, sampling=SAMPLING(**HOT)))
+    assert error.code() == grpc.StatusCode.UNAVAILABLE
     async with asyncio.timeout(240.0):
         await stage.drafter.all_closed.wait() if stage.drafter.num_open else None
-
-
-async def test_leaving_a_stream_of_choices_ends_them_all(stage: Stage) -> None:
-    call = stage.rig.stub.GenerateStream(make_request(EXACT, 400, n=4, sampling=SAMPLING(**HOT)))
-    await call.read()
-    async with asyncio.timeout(240.0):
-        await stage.drafter.stepped.wait()
-        call.cancel()
-        await stage.target.all_closed.wait()
-        await stage.drafter.all_closed.wait()
-    assert (stage.target.num_open, stage.drafter.num_open) == (0, 0)
 
 
 async def test_log_probabilities_belong_to_their_tokens(tmp_path: Path) -> None:
@@ -230,7 +175,11 @@ async def test_the_texts_of_the_tokens_make_the_text(stage: Stage, stop: tuple[s
         assert response.text.rstrip("\ufffd") == joined.rstrip("\ufffd")
 
 
-async def test_what_has_no_effect_is_served_with_a_warning(stage: Stage) -> None:
-    response = await stage.rig.generate(PLAIN, 8, speculation={"preset": "vllm"})
-    (warning,) = response.warnings
-    assert "speculation.preset has no effect in mode plain" in warning and len(response.tokens) == 8
+async def test_leaving_a_stream_of_choices_ends_those_that_wait_too(stage: Stage) -> None:
+    call = stage.rig.stub.GenerateStream(make_request(EXACT, 400, n=4, sampling=SAMPLING(**HOT)))
+    await call.read()
+    async with asyncio.timeout(240.0):
+        await stage.drafter.stepped.wait()
+        call.cancel()
+        await stage.target.all_closed.wait()
+        await stage.drafter.all_closed.wait()
