@@ -5,44 +5,31 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 
-from fly.clock import SystemClock
 from fly.messages import Open, Role
 from fly.request import SamplingParams
 from fly.sequence import TokenSequence
-from services.common.endpoint_sources import ListedEndpointSource
 from services.common.streams import DrafterStream
 from services.drafter.ahead import DraftingLimits
 from services.drafter.servicer import host_engine
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.simulation.clock_engine import ClockEngine
-from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 from services.lookup.config import NgramConfig
 from services.lookup.servicer import create_host
+from tests.contract.engine_rig import PROMPT, helpers_at, simulated
 from tests.support.serving import becomes_true, connected, serving
 
-PROMPT = [20, 21, 22, 23]
 OPENING = Open("test", prompt_length=len(PROMPT), sampling=SamplingParams(stop_token_ids=(2,)))
 
 
 @pytest.fixture
 async def engine() -> AsyncIterator[ClockEngine]:
-    config = SimulatedConfig(base_s=0.001, per_token_s=0.0, context_length=64)
-    engine = ClockEngine(SimulatedRunner(config, Role.DRAFTER, 4, 4096), SystemClock())
-    await engine.start()
-    yield engine
-    await engine.stop()
-
-
-async def running(sub_drafter: str | None) -> SubDrafters:
-    source = ListedEndpointSource({Role.SUB_DRAFTER: [sub_drafter]}, SystemClock()) if sub_drafter else None
-    sub_drafters = SubDrafters(source)
-    await sub_drafters.start()
-    return sub_drafters
+    async with simulated(Role.DRAFTER, base_s=0.001, context_length=64) as engine:
+        yield engine
 
 
 @pytest.fixture
 async def channel(engine: ClockEngine) -> AsyncIterator[grpc.aio.Channel]:
-    async with connected(host_engine(engine, await running(None))) as channel:
+    async with connected(host_engine(engine, SubDrafters(None))) as channel:
         yield channel
 
 
@@ -94,6 +81,9 @@ async def test_with_a_sub_drafter_the_draft_is_the_same(
     async with DrafterStream(channel, OPENING) as stream:
         expected = await stream.draft(repeating, len(repeating), 16)
     async with serving(await create_host(NgramConfig())) as address:
-        host = host_engine(engine, await running(address))
-        async with connected(host) as accelerated, DrafterStream(accelerated, OPENING) as stream:
+        await (helpers := helpers_at(address)).start()
+        async with (
+            connected(host_engine(engine, helpers)) as accelerated,
+            DrafterStream(accelerated, OPENING) as stream,
+        ):
             assert (await stream.draft(repeating, len(repeating), 16)).tokens == expected.tokens

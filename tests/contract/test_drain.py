@@ -27,7 +27,6 @@ REJECTED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 PATIENCE_S = 240
 """Less than any grace period."""
 PROMPT = [20, 21, 22, 23]
-SIMULATED = ("--simulated", "{base_s: 0.001}")
 
 
 @asynccontextmanager
@@ -62,25 +61,15 @@ async def test_a_router_finishes_its_responses_and_rejects_new_requests(tmp_path
     assert received == expected
 
 
-@pytest.mark.parametrize(
-    ("module", "flags"),
-    [("services.target", SIMULATED), ("services.drafter", SIMULATED), ("services.lookup", ())],
-)
-async def test_a_service_finishes_its_streams_and_rejects_new_ones(
-    module: str, flags: tuple[str, ...]
-) -> None:
-    def open_stream(channel: grpc.aio.Channel) -> TargetStream | DrafterStream:
-        kind = TargetStream if module == "services.target" else DrafterStream
-        return kind(channel, Open("test", prompt_length=len(PROMPT)))
+async def test_a_service_finishes_its_streams_and_rejects_new_ones() -> None:
+    def open_stream(channel: grpc.aio.Channel) -> DrafterStream:
+        return DrafterStream(channel, Open("test", prompt_length=len(PROMPT)))
 
-    async def step(stream: TargetStream | DrafterStream, *more: int) -> None:
+    async def step(stream: DrafterStream, *more: int) -> None:
         sequence = TokenSequence([*PROMPT, *more])
-        if isinstance(stream, TargetStream):
-            await stream.verify(sequence, [], len(sequence))
-        else:
-            await stream.draft(sequence, len(sequence), 4)
+        await stream.draft(sequence, len(sequence), 4)
 
-    with service(module, *flags) as served:
+    with service("services.lookup") as served:
         async with open_channel(served.address) as channel, open_channel(served.address) as late:
             stream = open_stream(channel)
             await step(stream)

@@ -7,7 +7,6 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from fly.clock import SystemClock
 from fly.errors import ConfigError, InvalidRequest
 from fly.messages import Open, Role
 from fly.request import SamplingParams
@@ -23,8 +22,7 @@ from services.drafter.config import DrafterConfig
 from services.drafter.servicer import host_drafter
 from services.drafter.sub_drafters import SubDrafters
 from services.drafter.vocabulary.session import MappedDrafter
-from services.engine.simulation.clock_engine import ClockEngine
-from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
+from tests.contract.engine_rig import simulated
 from tests.support.serving import connected
 from tests.support.vocabularies import PAIRS, TEXTS
 
@@ -35,14 +33,13 @@ OPENING = Open("test", len(PROMPT), SamplingParams(stop_token_ids=(0,)), max_new
 
 @pytest.fixture
 async def channel() -> AsyncIterator[grpc.aio.Channel]:
-    config = SimulatedConfig(base_s=0.0, per_token_s=0.0, vocab_size=len(MAP.drafter), context_length=256)
-    engine = ClockEngine(SimulatedRunner(config, Role.DRAFTER, 4, 4096), SystemClock())
-    await engine.start()
-    limits = DraftingLimits(max_draft=32, ahead_sequences=4)
-    drafter = BuiltinDrafter(engine, SubDrafters(None), limits)
-    mapped = MappedDrafter(drafter, MAP, "target's map", limits.max_draft)
-    async with connected(host_drafter(mapped)) as channel:
-        yield channel
+    language = {"vocab_size": len(MAP.drafter), "context_length": 256}
+    async with simulated(Role.DRAFTER, **language) as engine:
+        limits = DraftingLimits(max_draft=32, ahead_sequences=4)
+        drafter = BuiltinDrafter(engine, SubDrafters(None), limits)
+        mapped = MappedDrafter(drafter, MAP, "target's map", limits.max_draft)
+        async with connected(host_drafter(mapped)) as channel:
+            yield channel
 
 
 async def test_it_introduces_itself_with_the_targets_vocabulary(channel: grpc.aio.Channel) -> None:

@@ -1,48 +1,28 @@
 """Misbehaving streams: silent, half open, out of order, too many, past their deadline."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from unittest.mock import AsyncMock
 
 import grpc
 import pytest
 
-from fly.clock import SystemClock
 from fly.errors import DeadlineExceeded, InvalidRequest, NotReady
-from fly.messages import Open, Role, Verification
+from fly.messages import Open, Verification
 from fly.sequence import TokenSequence
 from protos.flyserve.v1 import common_pb2, target_pb2
 from protos.flyserve.v1.target_pb2_grpc import TargetStub
 from services.common import stream_server
 from services.common.streams import TargetStream
 from services.engine.simulation.clock_engine import ClockEngine
-from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
-from services.target.builtin import BuiltinTarget
-from services.target.servicer import host_target
+from tests.contract.engine_rig import PROMPT
 from tests.contract.fakes import FakeTarget, HashModel
-from tests.support.serving import TRANSPORTS, becomes_true, connected, serving
+from tests.support.serving import becomes_true, serving
 
-PROMPT = [20, 21, 22, 23]
 TIMEOUT_S = 240.0
 OPENING = Open("test", prompt_length=len(PROMPT))
 OPEN = target_pb2.VerifyRequest(open=common_pb2.Open(prompt_length=4))
 CLOSE = target_pb2.VerifyRequest(close=common_pb2.Close())
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[ClockEngine]:
-    runner = SimulatedRunner(SimulatedConfig(base_s=0.0, per_token_s=0.0), Role.TARGET, 4, kv_tokens=4096)
-    engine = ClockEngine(runner, SystemClock())
-    await engine.start()
-    yield engine
-    await engine.stop()
-
-
-@pytest.fixture(params=TRANSPORTS)
-async def channel(engine: ClockEngine, request: pytest.FixtureRequest) -> AsyncIterator[grpc.aio.Channel]:
-    async with connected(host_target(BuiltinTarget(engine), request.param)) as channel:
-        yield channel
 
 
 def step(step_id: int) -> target_pb2.VerifyRequest:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from fly.clock import SystemClock
 from fly.comparison import Comparison
 from fly.messages import Draft, Load, Open, Role
 from fly.request import SamplingParams
@@ -17,39 +16,32 @@ from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
 from protos.wire.streams import info_from_wire
 from services.common.channel import open_channel
-from services.common.endpoint_sources import ListedEndpointSource
 from services.common.streams import DrafterStream
 from services.drafter.servicer import host_engine
 from services.drafter.sub_drafters import SubDrafters
-from services.engine.simulation.clock_engine import ClockEngine
-from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
+from services.engine.simulation.runner import SimulatedConfig
 from services.lookup.config import SuffixConfig
 from services.lookup.servicer import create_host
+from tests.contract.engine_rig import PROMPT, helpers_at, simulated
 from tests.contract.fakes import FakeDrafter, HashModel
 from tests.support.serving import serving
 
-PROMPT = [20, 21, 22, 23]
 OPENING = Open("test", prompt_length=len(PROMPT))
-LANGUAGE = SimulatedConfig(base_s=0.02, per_token_s=0.0, context_length=512, response_tokens=(256, 256))
-FAST = replace(LANGUAGE, base_s=0.002)
+FAST_S = 0.002
 SUFFIX = SuffixConfig(response_cache_tokens=4096)
 NUM_DRAFTS, NUM_ROUNDS = 8, 4
 TIMEOUT_S = 60
 
 
-def sub_drafters_at(address: str) -> SubDrafters:
-    return SubDrafters(ListedEndpointSource({Role.SUB_DRAFTER: [address]}, SystemClock()))
-
-
 @asynccontextmanager
-async def drafter(sub_drafter: str | SubDrafters, language: SimulatedConfig = LANGUAGE) -> AsyncIterator[str]:
+async def drafter(sub_drafter: str | SubDrafters, base_s: float = 0.02) -> AsyncIterator[str]:
     """Start a drafter that uses the sub-drafter at an address; yield its own address."""
-    engine = ClockEngine(SimulatedRunner(language, Role.DRAFTER, 8, 4096), SystemClock())
-    await engine.start()
-    sub_drafters = sub_drafters_at(sub_drafter) if isinstance(sub_drafter, str) else sub_drafter
-    await sub_drafters.start()
-    async with serving(host_engine(engine, sub_drafters)) as address:
-        yield address
+    language = {"base_s": base_s, "context_length": 512, "response_tokens": (256, 256)}
+    async with simulated(Role.DRAFTER, 8, **language) as engine:
+        helpers = helpers_at(sub_drafter) if isinstance(sub_drafter, str) else sub_drafter
+        await helpers.start()
+        async with serving(host_engine(engine, helpers)) as address:
+            yield address
 
 
 async def respond(address: str, opening: Open = OPENING, rounds: int = NUM_ROUNDS) -> list[Draft]:
@@ -126,8 +118,8 @@ async def test_a_repeat_is_noticed_where_proposals_do_not_pay_and_little_else_is
     monkeypatch.setattr(Comparison, "record", lambda *_: None)
     other = [token + 20 for token in reversed(OTHER_RESPONSE)]
     async with serving(await create_host(SUFFIX)) as suffix:
-        sub_drafters = sub_drafters_at(suffix)
-        async with drafter(sub_drafters, FAST) as address:
+        sub_drafters = helpers_at(suffix)
+        async with drafter(sub_drafters, FAST_S) as address:
             first = await respond_as(address, OTHER_RESPONSE)
             await cache_load(suffix, lambda load: load.kv_cached > 0)
             assert sub_drafters.comparison is not None
@@ -140,7 +132,7 @@ async def test_a_repeat_is_noticed_where_proposals_do_not_pay_and_little_else_is
 
 
 async def test_a_response_that_repeats_another_is_drafted_without_forwards() -> None:
-    async with serving(await create_host(SUFFIX)) as suffix, drafter(suffix, FAST) as address:
+    async with serving(await create_host(SUFFIX)) as suffix, drafter(suffix, FAST_S) as address:
         first = await respond_as(address, OTHER_RESPONSE)
         await cache_load(suffix, lambda load: load.kv_cached > 0)
         async with asyncio.timeout(TIMEOUT_S):
@@ -155,15 +147,6 @@ async def test_a_response_that_repeats_another_is_drafted_without_forwards() -> 
     assert len(second) < len(edited) < len(first), "an edit costs some rounds, then the repeat goes on"
     assert forwards(drawn) > len(drawn), "a draft at a temperature is drawn by the model"
     assert tokens(computed) == tokens(first), "the draft without copies is the same with a full memory"
-
-
-async def test_other_salts_share_nothing() -> None:
-    async with serving(await create_host(SUFFIX)) as suffix, drafter(suffix) as address:
-        await respond(address, replace(OPENING, cache_salt="mine"))
-        await cache_load(suffix, lambda load: load.kv_cached > 0)
-        others = [await respond(address, replace(OPENING, cache_salt=salt), 2) for salt in ("", "yours")]
-        await accelerated(address, replace(OPENING, cache_salt="mine"))
-    assert [forwards(drafts) for drafts in others] == [2 * NUM_DRAFTS] * 2
 
 
 async def test_requests_without_sub_drafter_neither_use_nor_fill_its_cache() -> None:
@@ -184,7 +167,7 @@ async def answers_late(step: int) -> Any:
 
 
 async def sends_invalid_snippets(step: int) -> Draft:
-    return Draft(0, (), snippets=((20, 21, 22, LANGUAGE.vocab_size, 30),))
+    return Draft(0, (), snippets=((20, 21, 22, SimulatedConfig().vocab_size, 30),))
 
 
 async def sends_tokens(step: int) -> Draft:

@@ -1,15 +1,13 @@
 """The target's stream over a real socket and within a process, with a simulated engine."""
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 import grpc
 import pytest
 
-from fly.clock import SystemClock
 from fly.errors import InvalidRequest
-from fly.messages import Open, Role
+from fly.messages import Open
 from fly.request import SamplingParams
 from fly.sequence import TokenSequence
 from protos.flyserve.v1 import common_pb2, target_pb2
@@ -17,30 +15,10 @@ from protos.flyserve.v1.target_pb2_grpc import TargetStub
 from protos.wire.streams import info_from_wire
 from services.common.streams import TargetStream
 from services.engine.simulation.clock_engine import ClockEngine
-from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
-from services.target.builtin import BuiltinTarget
-from services.target.servicer import host_target
-from tests.support.serving import TRANSPORTS, becomes_true, connected
+from tests.contract.engine_rig import PROMPT
+from tests.support.serving import becomes_true
 
-PROMPT = [20, 21, 22, 23]
 OPENING = Open("test", prompt_length=len(PROMPT), sampling=SamplingParams(stop_token_ids=(2,)))
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[ClockEngine]:
-    runner = SimulatedRunner(
-        SimulatedConfig(base_s=0.0, per_token_s=0.0), Role.TARGET, max_sequences=4, kv_tokens=4096
-    )
-    engine = ClockEngine(runner, SystemClock())
-    await engine.start()
-    yield engine
-    await engine.stop()
-
-
-@pytest.fixture(params=TRANSPORTS)
-async def channel(engine: ClockEngine, request: pytest.FixtureRequest) -> AsyncIterator[grpc.aio.Channel]:
-    async with connected(host_target(BuiltinTarget(engine), request.param)) as channel:
-        yield channel
 
 
 async def greedy(channel: grpc.aio.Channel, count: int) -> list[int]:
