@@ -72,18 +72,6 @@ async def test_a_prompt_without_log_probabilities_is_only_text(rig: HttpRig) -> 
     assert len(choice["text"]) > len(plain["text"]) and rig.target.num_opened == opened + 2
 
 
-async def test_each_of_several_prompts_comes_with_all_its_choices(rig: HttpRig) -> None:
-    prompts = [[40, 41, 42], [50], LONG[:20]]
-    asked = {**ECHO, "temperature": 0.9, "seed": 4, "n": 2, "max_tokens": 2}
-    body = await rig.complete(prompt=prompts, **asked)
-    assert [choice["index"] for choice in body["choices"]] == list(range(6))
-    for choice in body["choices"]:
-        ids = prompts[choice["index"] // 2]
-        check_prompt(choice["logprobs"], ids)
-        assert len(choice["logprobs"]["tokens"]) == len(ids) + 2
-    assert body["usage"]["prompt_tokens"] == 24 and body["usage"]["completion_tokens"] == 12
-
-
 async def test_a_stream_begins_with_the_prompt(rig: HttpRig) -> None:
     asked = {**ECHO, "prompt": LONG[:40], "max_tokens": 12, "n": 2}
     whole = await rig.complete(**asked)

@@ -1,12 +1,12 @@
 """HTTP requests whose client cancels, that find no slot, that time out, or whose servers fail."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.contract.fakes import closed, dies_at, held
 from tests.contract.http_rig import MODEL, HttpRig, error_of, serving_http
 from tests.contract.router_rig import PLAIN, make_request
 
@@ -14,20 +14,10 @@ COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "hello"}]
 
 
-@pytest.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[HttpRig]:
-    async with serving_http(tmp_path) as rig:
-        yield rig
-
-
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("n", [1, 3])
 async def test_a_reader_that_leaves_frees_everything(rig: HttpRig, stream: bool, n: int) -> None:
-    async def hang(step: int) -> None:
-        if step > 6:
-            await asyncio.Event().wait()
-
-    rig.target.script = hang
+    held(rig.target, first=7)
     body = {"model": MODEL, "prompt": "the fox", "max_tokens": 400, "stream": stream, "n": n, "seed": 1}
     request = rig.http.build_request("POST", COMPLETIONS, json=body)
     sending = asyncio.create_task(rig.http.send(request, stream=True))
@@ -40,21 +30,14 @@ async def test_a_reader_that_leaves_frees_everything(rig: HttpRig, stream: bool,
         await rig.target.stepped.wait()
         await rig.drafter.stepped.wait()
         sending.cancel()
-    async with asyncio.timeout(240.0):
-        await rig.target.all_closed.wait()
-        await rig.drafter.all_closed.wait()
+    await closed(rig.target, rig.drafter)
     rig.target.script = rig.drafter.script
     assert len((await rig.complete(max_tokens=4))["choices"]) == 1
 
 
 async def test_a_full_house_says_when_to_come_back(tmp_path: Path) -> None:
     async with serving_http(tmp_path, max_concurrent=1, max_queued=0) as rig:
-        release = asyncio.Event()
-
-        async def wait(step: int) -> None:
-            await release.wait()
-
-        rig.target.script = wait
+        release = held(rig.target)
         first = asyncio.create_task(rig.complete(max_tokens=3))
         await rig.target.stepped.wait()
         for stream in (True, False):
@@ -67,17 +50,13 @@ async def test_a_full_house_says_when_to_come_back(tmp_path: Path) -> None:
 
 
 async def test_a_timeout_ends_the_work(rig: HttpRig) -> None:
-    async def hang(step: int) -> None:
-        await asyncio.Event().wait()
-
-    rig.target.script = hang
+    held(rig.target)
     body = {"model": MODEL, "prompt": "x", "timeout": 30}
     response = await rig.post(COMPLETIONS, body, x_request_timeout="0.1")
     assert response.status_code == 504 and "0.1 s" in error_of(response)["message"]
     response = await rig.post(CHAT, {"model": MODEL, "messages": HELLO, "timeout": 0.1, "stream": True})
     assert response.status_code == 504 and error_of(response)["code"] == "deadline_exceeded"
-    async with asyncio.timeout(240.0):
-        await rig.target.all_closed.wait()
+    await closed(rig.target)
 
 
 ODD_TIMEOUTS = ("soon", "", "-1", "-0.0", "0", "nan", "inf", "86400.1", "1e18", "1e308", "1e999", "9" * 5000)
@@ -112,11 +91,7 @@ async def test_a_deadline_of_grpc_is_at_most_a_day(rig: HttpRig, timeout_s: floa
 async def test_without_a_target_it_is_not_ready(tmp_path: Path) -> None:
     async with serving_http(tmp_path, replica_wait_s=0.1) as rig:
         assert (await rig.http.get("/health")).json() == {"status": "ready"}
-
-        async def die(step: int) -> None:
-            await rig.target.die()
-
-        rig.target.script = die
+        dies_at(rig.target, 1)
         for _ in range(2):
             response = await rig.post(COMPLETIONS, {"model": MODEL, "prompt": "x", "stream": True})
             assert (response.status_code, error_of(response)["code"]) == (503, "not_ready")

@@ -9,7 +9,10 @@ import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
+from fly.request import SamplingParams
+from fly.types import Coupling
 from protos.flyserve.v1 import generation_pb2 as pb
+from tests.contract.fakes import dies_at
 from tests.contract.http_rig import MODEL, HttpRig, serving_http
 from tests.contract.router_rig import FLY
 from tests.contract.scripted import logprob
@@ -182,17 +185,16 @@ async def test_speculation_is_the_requests_own(rig: HttpRig) -> None:
     assert rig.drafter.openings[-1].without_sub_drafter and rig.drafter.openings[-1].without_copies
 
 
-async def test_every_sampling_field_reaches_the_target(rig: HttpRig) -> None:
+async def test_every_sampling_field_reaches_both_services(rig: HttpRig) -> None:
     penalties = {"repetition_penalty": 1.1, "presence_penalty": 0.2, "frequency_penalty": 0.3}
     filters = {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.05, "coupling": "rejection"}
     ends = {"min_tokens": 3, "stop_token_ids": [303], "ignore_eos": True, "logit_bias": {"9": -2}, "seed": 7}
     await rig.complete(**penalties, **filters, **ends, max_tokens=5, cache_salt="tenant")
-    opening = rig.target.openings[-1]
-    asked = opening.sampling
-    assert (asked.temperature, asked.top_p, asked.top_k, asked.min_p) == (0.7, 0.9, 40, 0.05)
-    assert (asked.repetition_penalty, asked.presence_penalty, asked.frequency_penalty) == (1.1, 0.2, 0.3)
-    assert (asked.logit_bias, asked.min_tokens, asked.seed) == ({9: -2.0}, 3, 7)
-    assert (asked.stop_token_ids, asked.coupling.value, opening.cache_salt) == ((303,), "rejection", "tenant")
+    coupled = Coupling.REJECTION
+    expected = SamplingParams(0.7, 40, 0.9, 0.05, 1.1, 0.2, 0.3, {9: -2.0}, 3, False, (303,), 7, coupled)
+    for service in (rig.target, rig.drafter):
+        opening = service.openings[-1]
+        assert (opening.sampling, opening.cache_salt) == (expected, "tenant")
     await rig.complete(max_tokens=5, top_k=-1)
     assert (rig.target.openings[-1].sampling.temperature, rig.target.openings[-1].sampling.top_k) == (1.0, 0)
 
@@ -220,12 +222,7 @@ async def test_errors_are_the_packages_own(rig: HttpRig) -> None:
 
 async def test_an_error_in_mid_stream_is_raised_by_the_package(tmp_path: Path) -> None:
     async with serving_http(tmp_path, replica_wait_s=0.1) as rig:
-
-        async def script(step: int) -> None:
-            if step == 4:
-                await rig.target.die()
-
-        rig.target.script = script
+        dies_at(rig.target, 4)
         stream = await rig.openai.completions.create(
             model=MODEL, prompt="the fox", max_tokens=200, temperature=0, stream=True
         )

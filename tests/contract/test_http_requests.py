@@ -52,26 +52,20 @@ BAD_COMPLETIONS: list[tuple[str, str, dict[str, Any], str]] = [
     ("max_tokens", INVALID, {"max_tokens": 0}, "is 0, must be 1 to 4096"),
     ("max_tokens", TYPE, {"max_tokens": "5"}, "is '5', must be a valid integer"),
     ("max_tokens", TYPE, {"max_tokens": True}, "is True"),
-    ("max_tokens", TYPE, {"max_tokens": 2.5}, "is 2.5"),
     ("temperature", TYPE, {"temperature": "hot"}, "is 'hot', must be a valid number"),
     ("temperature", INVALID, {"temperature": -1}, "must be finite and at least 0"),
     ("temperatur", UNKNOWN, {"temperatur": 1}, "is unknown, did you mean temperature?"),
     ("top_p", INVALID, {"top_p": 0}, "must be above 0 and at most 1"),
     ("top_k", INVALID, {"top_k": -2}, "is -2"),
     ("top_k", INVALID, {"top_k": 305}, "must be 0 to 304"),
-    ("min_p", INVALID, {"min_p": 1.5}, "must be 0 to 1"),
     ("n", INVALID, {"n": 17}, "is 17, must be 1 to 16"),
-    ("n", INVALID, {"n": 0}, "is 0, must be 1 to 16"),
     ("n", INVALID, {"n": -(10**30)}, "is -1000000000"),
     ("logprobs", INVALID, {"logprobs": 21}, "is 21, must be 0 to 20"),
-    ("logprobs", INVALID, {"logprobs": -1}, "is -1"),
-    ("logprobs", TYPE, {"logprobs": True}, "is True"),
     ("seed", INVALID, {"seed": 2**64}, "is 18446744073709551616"),
     ("stop", INVALID, {"stop": [1]}, "must be a text or a list of texts"),
     ("stop", INVALID, {"stop": ["x"] * 17}, "has 17 strings, at most 16"),
     ("stop[0]", INVALID, {"stop": [""]}, "has 0 characters, must be 1 to 256"),
     ("stop_token_ids[0]", INVALID, {"stop_token_ids": [304]}, "must be 0 to 303"),
-    ("stop_token_ids[1]", INVALID, {"stop_token_ids": [1, -1]}, "is -1"),
     ("logit_bias", INVALID, {"logit_bias": {"fox": 1}}, "names 'fox', must have token ids as names"),
     ("logit_bias", INVALID, {"logit_bias": {"304": 1}}, "names token 304"),
     ("logit_bias", INVALID, {"logit_bias": {"3": 101}}, "must be -100.0 to 100.0"),
@@ -82,7 +76,6 @@ BAD_COMPLETIONS: list[tuple[str, str, dict[str, Any], str]] = [
         "is 5, must be at most 4, the number of new tokens",
     ),
     ("coupling", INVALID, {"coupling": "none"}, "is 'none', must be 'shared_noise' or 'rejection'"),
-    ("timeout", INVALID, {"timeout": 0}, "is 0"),
     ("cache_salt", INVALID, {"cache_salt": "x" * 257}, "has 257 characters, at most 256"),
     ("prompt", MISSING, {"prompt": None}, ""),
     ("prompt", INVALID, {"prompt": ""}, "is empty, must have at least one token"),
@@ -100,20 +93,17 @@ BAD_COMPLETIONS: list[tuple[str, str, dict[str, Any], str]] = [
     ("speculation.preset", INVALID, {"speculation": {"preset": "vlm"}}, "vllm"),
     ("speculation.window", INVALID, {"speculation": {"window": 0}}, "must be 1 to 64"),
     ("speculation.draft_length.max", INVALID, {"speculation": {"draft_length": 65}}, "must be 0 to 64"),
-    ("speculation.draft_length.max", INVALID, {"speculation": {"draft_length": {"max": -1}}}, "is -1"),
     (
         "speculation.draft_length.policy",
         UNKNOWN,
         {"speculation": {"draft_length": {"policy": "fixed"}}},
         "is not supported: all drafts have draft_length.max tokens",
     ),
-    ("speculation.carry_after", INVALID, {"speculation": {"carry_after": -1}}, "is -1"),
     ("echo", TYPE, {"echo": "yes"}, "is 'yes'"),
     ("max_tokens", INVALID, {"echo": True, "max_tokens": 0}, "is 0, must be 1 to 4096"),
     ("max_tokens", INVALID, {"echo": True, "logprobs": 1, "max_tokens": -1}, "is -1, must be 0 to 4096"),
     ("logprobs", INVALID, {"echo": True, "logprobs": 21, "max_tokens": 0}, "is 21, must be 0 to 20"),
     ("best_of", UNSUPPORTED, {"best_of": 4}, "best_of is 4, is not supported: use n"),
-    ("best_of", UNSUPPORTED, {"best_of": 4, "n": 2}, "use n"),
     ("priority", INVALID, {"priority": -(2**31)}, "is -2147483648, must be greater than or equal to -2147"),
     ("priority", INVALID, {"priority": 101}, "is 101, must be -100 to 100 (router.limits.priority)"),
     ("priority", TYPE, {"priority": 1.5}, "is 1.5"),
@@ -359,13 +349,6 @@ async def test_control_tokens_are_only_text_in_every_api(tmp_path: Path) -> None
         tokens = (await rig.rig.stub.Tokenize(asked)).tokens
         ids = [*prompts, tuple(tokenized), tuple(token.id for token in tokens)]
     assert len(ids) == 4 and all(prompt.count(0) == 1 and prompt[-1] == 0 for prompt in ids)
-
-
-async def test_a_template_takes_variables(rig: HttpRig) -> None:
-    body = {"model": MODEL, "messages": HELLO, "max_tokens": 2, "chat_template_kwargs": {"tail": "!!!!!!!!"}}
-    answer = (await rig.post(CHAT, body)).json()
-    plain = (await rig.post(CHAT, {**body, "chat_template_kwargs": None})).json()
-    assert answer["usage"]["prompt_tokens"] > plain["usage"]["prompt_tokens"]
 
 
 async def test_a_request_id_is_taken_and_told(rig: HttpRig) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,6 @@ from tests.contract.fakes import save_tokenizer
 from tests.contract.http_rig import MODEL, HttpRig, error_of, serving_http
 
 HELLO = [{"role": "user", "content": "hello"}]
-
-
-@pytest.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[HttpRig]:
-    async with serving_http(tmp_path) as rig:
-        yield rig
 
 
 async def tokenized(rig: HttpRig, **fields: Any) -> dict[str, Any]:

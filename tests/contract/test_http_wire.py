@@ -4,11 +4,11 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from tests.contract.fakes import held
 from tests.contract.http_rig import MODEL, HttpRig, serving_http
 from tests.contract.wire_rig import (
     LAST,
@@ -28,12 +28,6 @@ CHUNKED = "Transfer-Encoding: chunked"
 JSON = "Content-Type: application/json"
 IN_CHUNKS = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
 EXPECTING = "Expect: 100-continue"
-
-
-@pytest.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[HttpRig]:
-    async with serving_http(tmp_path) as rig:
-        yield rig
 
 
 def get(target: str, *headers: str, host: str | None = "localhost", version: str = "1.1") -> bytes:
@@ -168,12 +162,7 @@ async def test_the_oldest_silent_connection_makes_room_for_a_new_one(tmp_path: P
         async with connected_to(rig.url) as (first, _), connected_to(rig.url), connected_to(rig.url):
             assert statuses(await sent(rig.url, get("/health", "Connection: close"))) == [200]
             assert await until_closed(first) == b""
-        release = asyncio.Event()
-
-        async def wait(step: int) -> None:
-            await release.wait()
-
-        rig.target.script = wait
+        release = held(rig.target)
         running = [asyncio.create_task(sent(rig.url, post(PATH, body=BODY) + LAST)) for _ in range(3)]
         while rig.target.num_open < len(running):
             await asyncio.sleep(0.01)

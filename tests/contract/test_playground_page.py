@@ -5,17 +5,20 @@ from pathlib import Path
 
 import httpx2
 import pytest
+import pytest_asyncio
 
 from fly.presets import PRESETS
 from router.http.playground import routes
 from tests.contract.http_rig import HttpRig, error_of, serving_http
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 STATIC = Path(routes.__file__).parent / "static"
 
 
-@pytest.fixture
-async def served(tmp_path: Path) -> AsyncIterator[HttpRig]:
-    async with serving_http(tmp_path) as rig:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[HttpRig]:
+    async with serving_http(tmp_path_factory.mktemp("model")) as rig:
         yield rig
 
 

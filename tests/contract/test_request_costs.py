@@ -5,8 +5,7 @@ The largest good ones have short pieces, too.
 
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import grpc
@@ -14,7 +13,7 @@ import pytest
 
 from protos.flyserve.v1 import common_pb2 as common
 from protos.flyserve.v1 import generation_pb2 as pb
-from tests.contract.http_rig import MODEL, HttpRig, error_of, serving_http
+from tests.contract.http_rig import MODEL, HttpRig, error_of
 from tests.support.loop_monitor import ATTEMPTS, MAX_PIECE_S, assert_short_pieces, longest_piece
 
 MOST_CPU_S, MOST_ANSWER_BYTES, MOST_METADATA_BYTES = 0.5, 16_000, 8_000
@@ -23,12 +22,6 @@ TEXT: dict[str, Any] = {"prompt": "x"}
 HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "x"}]}
 INPUT: dict[str, Any] = {"input": "x"}
 MANY = 100_000
-
-
-@pytest.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[HttpRig]:
-    async with serving_http(tmp_path) as rig:
-        yield rig
 
 
 def names(number: int) -> dict[str, int]:
