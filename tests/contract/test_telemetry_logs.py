@@ -13,7 +13,7 @@ import pytest
 
 from services.common.telemetry.config import TelemetryConfig
 from services.common.telemetry.logs import formatter
-from tests.contract.fakes import FakeTarget, HashModel, save_tokenizer
+from tests.contract.fakes import FakeTarget, HashModel, dies_at, save_tokenizer
 from tests.contract.router_rig import EXACT, PLAIN, running
 from tests.contract.telemetry_rig import fetch, running_with_telemetry
 
@@ -63,12 +63,7 @@ async def test_requests_are_logged_by_id_without_their_texts(tmp_path: Path, log
 
 async def test_a_stream_that_fails_is_logged_with_its_request(tmp_path: Path, log: Lines) -> None:
     targets = [FakeTarget(HashModel()), FakeTarget(HashModel())]
-
-    async def die(step: int) -> None:
-        if step == 3:
-            await targets[0].die()
-
-    targets[0].script = die
+    dies_at(targets[0], 3)
     config = {"balancing": "round_robin", "replica_wait_s": 1.0}
     async with running(save_tokenizer(tmp_path), targets, **config) as rig:
         for index in range(2):
@@ -101,18 +96,3 @@ def test_a_process_logs_json_from_its_first_line_on() -> None:
     finally:
         process.kill()
         process.communicate()
-
-
-@pytest.mark.parametrize(
-    ("setting", "reason"),
-    [
-        ("{metrics_prot: 1}", "telemetry.metrics_prot: unknown key, did you mean 'metrics_port'?"),
-        ("{otlp_endpoint: collector}", "must be http://host:port, or https://host:port with TLS"),
-        ("{log_format: xml}", "Input should be 'text' or 'json'"),
-    ],
-)
-def test_a_bad_setting_is_one_line(setting: str, reason: str) -> None:
-    command = [sys.executable, "-m", "services.lookup", "--telemetry", setting]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 2 and reason in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1

@@ -12,18 +12,12 @@ from fly.errors import ConfigError
 from protos.flyserve.v1 import generation_pb2 as pb
 from services.common.telemetry.config import TelemetryConfig
 from services.common.telemetry.process import Telemetry
-from tests.contract.fakes import save_tokenizer
 from tests.contract.router_rig import EXACT, FLY, PLAIN, Answer, make_request
 from tests.contract.telemetry_rig import TARGET, fetch, running_with_telemetry
 
 METRICS = {"metrics_port": 0}
 VERDICTS = {"VERDICT_EXACT": "exact", "VERDICT_RESCUED": "rescued", "VERDICT_CORRECTED": "corrected"}
 VERDICTS |= {"VERDICT_BONUS": "bonus", "VERDICT_PLAIN": "plain"}
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    return save_tokenizer(tmp_path)
 
 
 def total(answers: list[Answer], field: str) -> float:
@@ -89,23 +83,6 @@ async def test_the_tasks_of_the_event_loop_are_counted(model: Path) -> None:
     assert after - before == pytest.approx(50, abs=5)
 
 
-async def test_acceptance_falls_by_position_and_starts_with_every_draft(model: Path) -> None:
-    async with running_with_telemetry(model, METRICS) as rig:
-        answers = [await rig.generate(EXACT, 100) for _ in range(3)]
-        router = await rig.scrape("router")
-
-    def at(position: int, outcome: str) -> float:
-        return router("flyserve_draft_positions_total", position=str(position), outcome=outcome)
-
-    accepted, drafted = [[at(p, outcome) for p in range(15)] for outcome in ("accepted", "drafted")]
-    assert drafted[0] == router("flyserve_rounds_total", drafted="true")
-    assert sum(drafted) == total(answers, "drafted")
-    # In mode exact no token is accepted provisionally.
-    assert sum(accepted) == total(answers, "accepted")
-    assert accepted == sorted(accepted, reverse=True)
-    assert all(some <= most for some, most in zip(accepted, drafted, strict=True))
-
-
 def plain_outcomes(router: Any) -> dict[str, float]:
     """Return the number of requests in mode plain by their outcome."""
     found = {s.labels["outcome"] for s in router.samples if s.name == "flyserve_requests_total"}
@@ -114,7 +91,7 @@ def plain_outcomes(router: Any) -> dict[str, float]:
 
 
 async def test_failed_requests_are_counted_by_the_kind_of_error(model: Path) -> None:
-    slow = TARGET.__class__(base_s=0.2, per_token_s=0.0, context_length=512, response_tokens=(256, 256))
+    slow = {**TARGET, "base_s": 0.2}
     async with running_with_telemetry(model, METRICS, target=slow) as rig:
         await rig.rejection(prompt="hello", max_new_tokens=1 << 30)
         call = rig.stub.Generate(make_request(PLAIN, 60))

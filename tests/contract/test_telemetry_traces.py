@@ -1,14 +1,14 @@
 """A request's trace over all processes, as a collector on a real socket receives it."""
 
-import asyncio
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import grpc
 import httpx2
 import pytest
 
-from tests.contract.fakes import save_tokenizer
+from protos.flyserve.v1 import generation_pb2 as pb
 from tests.contract.router_rig import EXACT, PLAIN, make_request
 from tests.contract.telemetry_rig import running_with_telemetry
 from tests.support.collector import Collected, Collector, collector
@@ -28,11 +28,6 @@ SERVICES = {
 PROMPT = "the quick brown fox jumps over the lazy dog"
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    return save_tokenizer(tmp_path)
-
-
 def tracing(receiver: Collector, ratio: float = 1.0) -> dict[str, object]:
     return {"otlp_endpoint": receiver.endpoint, "trace_ratio": ratio}
 
@@ -43,9 +38,10 @@ def parent_of(span: Collected, spans: list[Collected]) -> Collected:
 
 
 async def test_the_spans_of_a_request_are_one_tree_over_all_processes(model: Path) -> None:
+    asked: dict[str, Any] = {"prompt_token_ids": None, "prompt": PROMPT, "stop": ["never said"]}
     with collector() as receiver:
         async with running_with_telemetry(model, tracing(receiver)) as rig:
-            answer = await rig.generate(EXACT, 100, request_id="traced")
+            answer = await rig.generate(EXACT, 100, request_id="traced", **asked)
     spans = receiver.spans
     (root,) = [span for span in spans if not span.parent]
     assert (root.name, root.attributes["request_id"]) == ("generate", "traced")
@@ -60,14 +56,13 @@ async def test_the_spans_of_a_request_are_one_tree_over_all_processes(model: Pat
         assert span.start_ns <= span.end_ns and not span.is_error
         assert all(span.start_ns <= event.at_ns <= span.end_ns for event in span.events)
     assert Counter(span.name for span in spans) == dict.fromkeys(SERVICES, 1)
-    assert answer.text
+    check_events({span.name: span for span in spans}, answer.statistics)
+    for said in (PROMPT, "quick", "never said", answer.text, answer.text[:8]):
+        assert not any(said.encode() in sent for sent in receiver.raw)
 
 
-async def test_rounds_and_steps_are_events(model: Path) -> None:
-    with collector() as receiver:
-        async with running_with_telemetry(model, tracing(receiver)) as rig:
-            answer = await rig.generate(EXACT, 100)
-    statistics, span = answer.statistics, {span.name: span for span in receiver.spans}
+def check_events(span: dict[str, Collected], statistics: pb.Statistics) -> None:
+    """Check that rounds and steps are events, with the figures of the response."""
     rounds, steps = span["generate"].events_named("round"), span["target.verify"].events_named("step")
     assert len(rounds) == len(steps) == statistics.rounds
     assert sum(round["drafted"] for round in rounds) == statistics.drafted
@@ -87,16 +82,6 @@ async def test_rounds_and_steps_are_events(model: Path) -> None:
     assert (response["rounds"], response["drafted"]) == (statistics.rounds, statistics.drafted)
 
 
-async def test_a_long_response_keeps_its_last_rounds_and_its_totals(model: Path) -> None:
-    with collector() as receiver:
-        async with running_with_telemetry(model, tracing(receiver)) as rig:
-            answer = await rig.generate(PLAIN, 200)
-    (root,) = [span for span in receiver.spans if span.name == "generate"]
-    assert answer.statistics.rounds == 200
-    assert len(root.events) == 128 and root.num_dropped_events == 200 + 1 - 128
-    assert root.events[-1].name == "response" and root.events[-1].attributes["rounds"] == 200
-
-
 async def test_two_choices_are_parts_of_one_request(model: Path) -> None:
     with collector() as receiver:
         async with running_with_telemetry(model, tracing(receiver)) as rig:
@@ -113,26 +98,21 @@ async def test_two_choices_are_parts_of_one_request(model: Path) -> None:
 
 
 @pytest.mark.parametrize(("flags", "is_traced"), [("01", True), ("00", False)])
-async def test_a_client_with_a_trace_decides_for_its_requests(
+async def test_a_client_with_a_trace_decides_for_its_requests_in_both_apis(
     model: Path, flags: str, is_traced: bool
 ) -> None:
-    metadata = (("traceparent", f"00-{CLIENT_TRACE}-{CLIENT_SPAN}-{flags}"),)
+    given = {"traceparent": f"00-{CLIENT_TRACE}-{CLIENT_SPAN}-{flags}"}
     with collector() as receiver:
-        async with running_with_telemetry(model, tracing(receiver, ratio=float(not is_traced))) as rig:
-            await rig.stub.Generate(make_request(PLAIN, 4), metadata=metadata)
+        telemetry = tracing(receiver, ratio=float(not is_traced))
+        async with running_with_telemetry(model, telemetry, http_port=0) as rig:
+            await rig.stub.Generate(make_request(PLAIN, 4), metadata=tuple(given.items()))
+            body = {"model": model.name, "prompt": [40, 41], "max_tokens": 4, "temperature": 0}
+            async with httpx2.AsyncClient(base_url=rig.addresses[1], timeout=240, headers=given) as http:
+                assert (await http.post("/v1/completions", json=body)).status_code == 200
     roots = [span for span in receiver.spans if span.name == "generate"]
-    assert [(span.trace.hex(), span.parent.hex()) for span in roots] == [
-        (CLIENT_TRACE, CLIENT_SPAN)
-    ] * is_traced
+    found = [(span.trace.hex(), span.parent.hex()) for span in roots]
+    assert found == [(CLIENT_TRACE, CLIENT_SPAN)] * 2 * is_traced
     assert is_traced or not receiver.spans
-
-
-@pytest.mark.parametrize("traceparent", ["", "nonsense", f"00-{'0' * 32}-{CLIENT_SPAN}-01"])
-async def test_at_ratio_0_an_invalid_traceparent_traces_nothing(model: Path, traceparent: str) -> None:
-    with collector() as receiver:
-        async with running_with_telemetry(model, tracing(receiver, ratio=0.0)) as rig:
-            await rig.stub.Generate(make_request(EXACT, 8), metadata=(("traceparent", traceparent),))
-    assert not receiver.spans
 
 
 async def test_a_process_without_tracing_leaves_a_gap_only(model: Path) -> None:
@@ -153,32 +133,3 @@ async def test_a_failed_request_is_an_error_without_a_message(model: Path) -> No
     (root,) = receiver.spans
     assert root.is_error and not root.events
     assert root.attributes == {"outcome": "invalid_request", "error.type": "InvalidRequest"}
-
-
-async def test_no_span_contains_prompt_or_response(model: Path) -> None:
-    with collector() as receiver:
-        async with running_with_telemetry(model, tracing(receiver)) as rig:
-            fields = {"prompt_token_ids": None, "prompt": PROMPT, "stop": ["never said"]}
-            answer = await rig.generate(EXACT, 40, **fields)
-    assert receiver.raw and answer.text
-    for said in (PROMPT, "quick", "never said", answer.text, answer.text[:8]):
-        assert not any(said.encode() in sent for sent in receiver.raw)
-
-
-async def test_an_absent_collector_disturbs_no_request(model: Path) -> None:
-    telemetry = {"otlp_endpoint": "http://127.0.0.1:1", "trace_ratio": 1.0}
-    async with asyncio.timeout(120), running_with_telemetry(model, telemetry) as rig:
-        answers = [await rig.generate(EXACT, 40) for _ in range(3)]
-    assert len({tuple(token.id for token in answer.tokens) for answer in answers}) == 1
-
-
-async def test_a_client_over_http_may_send_its_trace(model: Path) -> None:
-    headers = {"traceparent": f"00-{CLIENT_TRACE}-{CLIENT_SPAN}-01"}
-    with collector() as receiver:
-        async with running_with_telemetry(model, tracing(receiver, ratio=0.0), http_port=0) as rig:
-            url = rig.hosts["router"].addresses[1]
-            body = {"model": model.name, "prompt": [40, 41], "max_tokens": 4, "temperature": 0}
-            async with httpx2.AsyncClient(base_url=url, timeout=240, headers=headers) as http:
-                assert (await http.post("/v1/completions", json=body)).status_code == 200
-    (root,) = [span for span in receiver.spans if span.name == "generate"]
-    assert (root.trace.hex(), root.parent.hex()) == (CLIENT_TRACE, CLIENT_SPAN)

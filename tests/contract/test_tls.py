@@ -2,6 +2,7 @@
 
 import socket
 import ssl
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import grpc
@@ -13,10 +14,8 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from fly.errors import ConfigError
 from orchestration.control.registry import Registry, registry_service
 from orchestration.deployment.security import controller_identity, registry_access_policy
-from protos.flyserve.v1 import common_pb2, registry_pb2
-from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
+from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1.generation_pb2_grpc import GenerationStub
-from protos.flyserve.v1.registry_pb2_grpc import RegistryStub
 from protos.flyserve.v1.target_pb2_grpc import TargetStub
 from services.common.channel import open_channel
 from services.common.config import parse
@@ -30,11 +29,6 @@ from tests.contract.router_rig import FLY, ids, make_request
 from tests.contract.tls_rig import PUBLIC, ROUTER, SIMULATED, TARGET, a_target, info, secured_system
 from tests.support.certificates import Authority
 from tests.support.serving import becomes_true, serving
-
-
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
 
 
 async def test_a_whole_system_generates_over_mutual_tls(authority: Authority, tmp_path: Path) -> None:
@@ -55,13 +49,44 @@ async def test_a_whole_system_generates_over_mutual_tls(authority: Authority, tm
         assert router.addresses[1].startswith("https://") and answer.status_code == 200
 
 
-@pytest.mark.parametrize("role", ["drafter", "sub-drafter", "target", "unknown"])
-async def test_a_target_accepts_only_a_router(authority: Authority, role: str) -> None:
-    files = authority.issue(f"{role}.flyserve", file=f"caller-{role}")
-    router = authority.issue(ROUTER)
-    async with serving(await a_target(authority)) as address:
-        assert await info(address, authority.peer(router, TARGET)) is grpc.StatusCode.OK
-        assert await info(address, authority.peer(files, TARGET)) is grpc.StatusCode.UNAUTHENTICATED
+async def a_look_up(authority: Authority, role: str) -> Host:
+    config = {"role": role.replace("-", "_"), "security": authority.security(f"{role}.flyserve")}
+    return await create_sub_drafter(parse(LOOKUPS, config, "test"))
+
+
+async def a_registry(authority: Authority) -> Host:
+    identity = controller_identity(authority.security("controller.flyserve"))
+    return Host(registry_service(Registry()), access_policy=registry_access_policy(identity))
+
+
+CALLEES: dict[str, tuple[Callable[[Authority], Awaitable[Host]], str, set[str]]] = {
+    "target": (a_target, "Target/Info", {"router", "controller"}),
+    "drafter": (lambda authority: a_look_up(authority, "drafter"), "Drafter/Info", {"router", "controller"}),
+    "sub-drafter": (
+        lambda authority: a_look_up(authority, "sub-drafter"),
+        "Drafter/Info",
+        {"drafter", "controller"},
+    ),
+    "controller": (a_registry, "Registry/List", {"router", "drafter"}),
+}
+"""Services, a method of each without arguments, and the roles that may call it."""
+
+
+@pytest.mark.parametrize("name", CALLEES)
+async def test_each_service_accepts_the_roles_that_need_it(authority: Authority, name: str) -> None:
+    make, method, accepted = CALLEES[name]
+    found = set()
+    async with serving(await make(authority)) as address:
+        for role in ("router", "drafter", "sub-drafter", "target", "controller", "unknown"):
+            peer = authority.peer(
+                authority.issue(f"{role}.flyserve", file=f"caller-{role}"), f"{name}.flyserve"
+            )
+            async with open_channel(address, peer) as channel:
+                call = channel.unary_unary(f"/flyserve.v1.{method}")(b"", timeout=60)
+                code = await call.code()
+                assert code in (grpc.StatusCode.OK, grpc.StatusCode.UNAUTHENTICATED)
+                found |= {role} if code is grpc.StatusCode.OK else set()
+    assert found == accepted
 
 
 async def test_a_controller_may_call_info_of_a_target_and_nothing_else(authority: Authority) -> None:
@@ -71,50 +96,6 @@ async def test_a_controller_may_call_info_of_a_target_and_nothing_else(authority
         call = TargetStub(channel).Verify(timeout=60)
         await call.done_writing()
         assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
-
-
-@pytest.mark.parametrize(("caller", "is_accepted"), [("router", True), ("drafter", True), ("target", False)])
-async def test_routers_and_drafters_may_call_the_registry(
-    authority: Authority, caller: str, is_accepted: bool
-) -> None:
-    identity = controller_identity(authority.security("controller.flyserve"))
-    host = Host(registry_service(Registry()), access_policy=registry_access_policy(identity))
-    peer = authority.peer(authority.issue(f"{caller}.flyserve"), "controller.flyserve")
-    async with serving(host) as address, open_channel(address, peer) as channel:
-        asked = RegistryStub(channel).List(registry_pb2.ListRequest(), timeout=60)
-        if is_accepted:
-            assert not (await asked).snapshot.endpoints
-        else:
-            with pytest.raises(grpc.aio.AioRpcError) as rejected:
-                await asked
-            assert rejected.value.code() is grpc.StatusCode.UNAUTHENTICATED
-
-
-async def test_a_sub_drafter_accepts_only_a_drafter(authority: Authority) -> None:
-    config = {"security": authority.security("sub-drafter.flyserve")}
-    host = await create_sub_drafter(parse(LOOKUPS, config, "test"))
-    peer = authority.peer(authority.issue(ROUTER), "sub-drafter.flyserve")
-    async with serving(host) as address, open_channel(address, peer) as channel:
-        with pytest.raises(grpc.aio.AioRpcError) as rejected:
-            await DrafterStub(channel).Info(common_pb2.InfoRequest(), timeout=60)
-        assert rejected.value.code() is grpc.StatusCode.UNAUTHENTICATED
-
-
-@pytest.mark.parametrize(("caller", "is_accepted"), [(ROUTER, True), ("drafter.flyserve", False)])
-async def test_a_look_up_drafter_accepts_only_a_router(
-    authority: Authority, caller: str, is_accepted: bool
-) -> None:
-    config = {"role": "drafter", "security": authority.security("drafter.flyserve")}
-    host = await create_sub_drafter(parse(LOOKUPS, config, "test"))
-    peer = authority.peer(authority.issue(caller), "drafter.flyserve")
-    async with serving(host) as address, open_channel(address, peer) as channel:
-        asked = DrafterStub(channel).Info(common_pb2.InfoRequest(), timeout=60)
-        if is_accepted:
-            await asked
-            return
-        with pytest.raises(grpc.aio.AioRpcError) as rejected:
-            await asked
-        assert rejected.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
 async def test_peers_without_a_valid_certificate_cannot_connect(authority: Authority, tmp_path: Path) -> None:

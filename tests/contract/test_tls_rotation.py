@@ -5,7 +5,6 @@ import ssl
 from pathlib import Path
 
 import grpc
-import pytest
 
 from fly.clock import SystemClock
 from fly.endpoints import Endpoint
@@ -17,11 +16,6 @@ from services.common.host import Host
 from tests.contract.tls_rig import PUBLIC, ROUTER, TARGET, a_target, info, secured_system
 from tests.support.certificates import Authority
 from tests.support.serving import serving
-
-
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
 
 
 async def test_a_server_reloads_its_files_and_keeps_the_old_ones_while_the_new_are_incomplete(
