@@ -69,12 +69,3 @@ async def test_a_crowd_of_hostile_grammars_changes_nothing_for_others(client: As
                 assert answer.finish_reason in (FinishReason.LENGTH, FinishReason.STOP_TOKEN)
 
     await assert_short_pieces(crowd)
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-async def test_each_hostile_grammar_is_answered(client: AsyncClient, name: str) -> None:
-    answer = await send(client, HOSTILE[name])
-    if isinstance(answer, FlyServeError):
-        assert isinstance(answer, InvalidRequest) and "grammar" in str(answer)
-    else:
-        assert answer.text

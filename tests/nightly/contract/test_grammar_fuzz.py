@@ -16,8 +16,8 @@ import pytest
 from fly.errors import InvalidRequest
 from fly.types import Mode
 from flyserve import AsyncClient, SamplingParams, SpeculationParams
-from tests.contract.grammar_maker import LINKS, RULES, hostile, lark_chain, schema_chain
 from tests.contract.grammar_rig import of_lark, of_schema, serving_pair
+from tests.nightly.contract.grammar_maker import LINKS, RULES, hostile, lark_chain, schema_chain
 
 SECONDS = float(os.environ.get("FLYSERVE_GRAMMAR_FUZZ_S", "0"))
 SEED = 7 if not SECONDS else time.time_ns()

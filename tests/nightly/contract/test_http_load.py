@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.contract.http_rig import serving_http
 
-USERS = Path(__file__).parents[2] / "support" / "locust_users.py"
+USERS = Path(__file__).with_name("locust_users.py")
 
 
 async def test_many_users_are_each_told_their_own_answer(tmp_path: Path) -> None:
