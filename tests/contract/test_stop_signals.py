@@ -71,119 +71,39 @@ class Process:
         child.send_signal(number)
 
 
-Command = Callable[[Silence], tuple[str, ...]]
 Waits = Callable[[Silence, Process], Awaitable[None]]
-SERVE = ("--port", "0", "--grpc-port", "0")
+CALLED, READ = Silence.called, Silence.read
 
 
-async def _called(silence: Silence, process: Process) -> None:
-    await silence.called(process)
+def printed(text: str) -> Waits:
+    return lambda _, process: process.printed(text)
 
 
-async def _read(silence: Silence, process: Process) -> None:
-    await silence.read(process)
-
-
-def _printed(text: str) -> Waits:
-    async def printed(silence: Silence, process: Process) -> None:
-        await process.printed(text)
-
-    return printed
-
-
-ROUTER = ("router", "--model", str(TARGET_MODEL), "--grpc-port", "0", "--target")
-CASES: dict[str, tuple[Command, Waits, tuple[signal.Signals, ...], int]] = {
-    "router, nothing at the target": (
-        lambda silence: (*ROUTER, "127.0.0.1:1"),
-        _printed("nothing answers"),
-        (signal.SIGTERM,),
-        143,
-    ),
-    "router, silent target": (lambda silence: (*ROUTER, silence.address), _called, (signal.SIGINT,), 130),
-    "router, silent hub": (
-        lambda silence: ("router", "--model", "org/name@main", "--target", "127.0.0.1:1"),
-        _called,
-        (signal.SIGTERM,),
-        143,
-    ),
-    "flyserve router, silent registry": (
-        lambda silence: ("flyserve", "router", "demo/deployment.yaml", "--registry", silence.address),
-        _called,
-        (signal.SIGHUP,),
-        143,
-    ),
-    "target, model": (
-        lambda silence: ("services.target", "--model", str(silence.folder)),
-        _read,
-        (signal.SIGTERM,),
-        143,
-    ),
-    "drafter, model": (
-        lambda silence: ("services.drafter", "--model", str(silence.folder)),
-        _read,
-        (signal.SIGHUP,),
-        143,
-    ),
-    "sub-drafter that serves": (
-        lambda silence: ("services.lookup",),
-        _printed("ready"),
-        (signal.SIGHUP,),
-        0,
-    ),
-    "flyserve serve, model": (
-        lambda silence: ("flyserve", "serve", str(silence.folder), "--single-process", *SERVE),
-        _read,
-        (signal.SIGTERM,),
-        143,
-    ),
-    "flyserve pull, silent hub": (
-        lambda silence: ("flyserve", "pull", "hf://org/name@main", str(silence.folder / "copy")),
-        _called,
-        (signal.SIGTERM,),
-        143,
-    ),
-    "flyserve generate, silent router": (
-        lambda silence: ("flyserve", "generate", "hello", "--address", silence.address),
-        _called,
-        (signal.SIGTERM,),
-        143,
-    ),
-    "flyserve chat, silent router": (
-        lambda silence: ("flyserve", "chat", "--address", silence.address),
-        _called,
-        (signal.SIGHUP,),
-        143,
-    ),
-    "flyserve info, silent router": (
-        lambda silence: ("flyserve", "info", "--address", silence.address),
-        _called,
-        (signal.SIGINT,),
-        130,
-    ),
-    "flyserve bench, silent router": (
-        lambda silence: ("flyserve", "bench", "--address", silence.address),
-        _called,
-        (signal.SIGTERM,),
-        143,
-    ),
-    "flyserve status, silent Ray": (
-        lambda silence: ("flyserve", "status", "--ray-address", silence.address),
-        _called,
-        (signal.SIGTERM,),
-        143,
-    ),
-    "flyserve apply, silent Ray": (
-        lambda silence: ("flyserve", "apply", "demo/deployment.yaml", "--ray-address", silence.address),
-        _called,
-        (signal.SIGTERM,),
-        143,
-    ),
+ROUTER = f"router --model {TARGET_MODEL} --grpc-port 0 --target"
+FILE = "demo/deployment.yaml"
+CASES: dict[str, tuple[Waits, signal.Signals, int]] = {
+    f"{ROUTER} 127.0.0.1:1": (printed("nothing answers"), signal.SIGTERM, 143),
+    f"{ROUTER} ADDRESS": (CALLED, signal.SIGINT, 130),
+    "router --model org/name@main --target 127.0.0.1:1": (CALLED, signal.SIGTERM, 143),
+    f"flyserve router {FILE} --registry ADDRESS": (CALLED, signal.SIGHUP, 143),
+    "services.target --model FOLDER": (READ, signal.SIGTERM, 143),
+    "services.drafter --model FOLDER": (READ, signal.SIGHUP, 143),
+    "services.lookup": (printed("ready"), signal.SIGHUP, 0),
+    "flyserve serve FOLDER --single-process --port 0 --grpc-port 0": (READ, signal.SIGTERM, 143),
+    "flyserve pull hf://org/name@main FOLDER/copy": (CALLED, signal.SIGTERM, 143),
+    "flyserve generate hello --address ADDRESS": (CALLED, signal.SIGTERM, 143),
+    "flyserve chat --address ADDRESS": (CALLED, signal.SIGHUP, 143),
+    "flyserve info --address ADDRESS": (CALLED, signal.SIGINT, 130),
+    "flyserve bench --address ADDRESS": (CALLED, signal.SIGTERM, 143),
+    "flyserve status --ray-address ADDRESS": (CALLED, signal.SIGTERM, 143),
+    f"flyserve apply {FILE} --ray-address ADDRESS": (CALLED, signal.SIGTERM, 143),
 }
+"""Commands of processes that wait for a silent service or file; their signal, and their status."""
 
 
-async def _end(name: str, folder: Path) -> None:
-    """Start the process of a case, wait until it waits, send its signals, and check how it ends."""
-    command, waits, numbers, status = CASES[name]
+async def _end(line: str, folder: Path) -> None:
+    """Start the process of a case, wait until it waits, send its signal, and check how it ends."""
+    waits, number, status = CASES[line]
     folder.mkdir()
     for file in TARGET_MODEL.iterdir():
         (folder / file.name).symlink_to(file)
@@ -191,8 +111,9 @@ async def _end(name: str, folder: Path) -> None:
     os.mkfifo(folder / "config.json")
     with socket.create_server(("127.0.0.1", 0)) as server:
         silence = Silence(server, folder)
+        words = line.replace("ADDRESS", silence.address).replace("FOLDER", str(folder)).split()
         started = await asyncio.create_subprocess_exec(
-            *(*AS_PROCESS_1, sys.executable, "-m", *command(silence)),
+            *(*AS_PROCESS_1, sys.executable, "-m", *words),
             cwd=ROOT,
             env={
                 **{key: value for key, value in os.environ.items() if key != "HF_HUB_OFFLINE"},
@@ -211,17 +132,16 @@ async def _end(name: str, folder: Path) -> None:
             async with asyncio.timeout(HANG_S):
                 with process.held:
                     await waits(silence, process)
-                    for number in numbers:
-                        process.signal(number)
+                    process.signal(number)
                     output, _ = await started.communicate()
         finally:
             if started.returncode is None:
                 started.kill()
     text = output.decode()
-    assert started.returncode == status, f"{name}: {text}"
-    assert "Traceback" not in text, name
+    assert started.returncode == status, f"{line}: {text}"
+    assert "Traceback" not in text, line
     if status == 143:
-        assert f"stopping: received {numbers[-1].name}" in text, f"{name}: {text}"
+        assert f"stopping: received {number.name}" in text, f"{line}: {text}"
 
 
 @pytest.fixture(scope="module")
@@ -234,8 +154,8 @@ def _may_unshare() -> None:
 @pytest.mark.usefixtures("_may_unshare")
 async def test_process_1_ends_whatever_it_waits_for(tmp_path: Path) -> None:
     async with asyncio.TaskGroup() as group:
-        for number, name in enumerate(CASES):
-            group.create_task(_end(name, tmp_path / str(number)))
+        for number, line in enumerate(CASES):
+            group.create_task(_end(line, tmp_path / str(number)))
 
 
 @pytest.fixture
