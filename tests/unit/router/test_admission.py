@@ -119,15 +119,6 @@ async def test_requests_are_served_in_order_and_the_queue_is_bounded() -> None:
         assert made.served == ["a", "b", "c"]
 
 
-async def test_a_tenant_that_floods_delays_others_by_one_turn() -> None:
-    async with office(max_queued=10) as made:
-        for number in range(10):
-            await made.enter(f"flood-{number}", "flood")
-        await made.enter("quiet", "quiet")
-        await made.leave("flood-0")
-        assert made.served == ["flood-0", "quiet"]
-
-
 async def test_a_full_queue_displaces_the_latest_request_of_the_tenant_with_most() -> None:
     async with office(max_queued=3) as made:
         tasks = [await made.enter(f"flood-{number}", "flood") for number in range(4)]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fly.blocks import BLOCK_TOKENS
 from router.policies import POLICIES, create_policy
 from router.policies.base import Policy
-from router.policies.prefix_affinity import LOAD_FACTOR, load_bound, ranked
+from router.policies.prefix_affinity import LOAD_FACTOR, load_bound
 from router.policies.recent_traffic import RecentTraffic
 from router.policies.request_key import RequestKey, request_key
 from router.policies.simple import PowerOfTwo
@@ -49,11 +49,6 @@ def test_round_robin_takes_each_in_turn_while_replicas_come_and_go() -> None:
     a, b, c = FakeReplica("a"), FakeReplica("b"), FakeReplica("c")
     assert send(policy, [c, a, b], (), (), (), ()) == ["a", "b", "c", "a"]
     assert send(policy, [a, c], (), ()) == ["c", "a"]
-
-
-def test_two_pools_share_no_state() -> None:
-    first, second = create_policy("round_robin"), create_policy("round_robin")
-    assert send(first, candidates_with([0, 0]), ()) == send(second, candidates_with([0, 0]), ())
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
@@ -144,29 +139,12 @@ def test_an_added_replica_takes_its_share_and_moves_nothing_else() -> None:
     assert set(moved) == {after[4].identity} and 40 < len(moved) < 120
 
 
-@given(st.integers(2, 12), st.integers(0, 11), st.integers(0, 10_000))
-def test_the_order_of_the_others_does_not_depend_on_a_removed_replica(
-    num_replicas: int, gone: int, block: int
-) -> None:
-    before = candidates_with([0] * num_replicas)
-    (affinity,) = key(block)
-    after = [replica for replica in before if replica is not before[gone % num_replicas]]
-    assert ranked(after, affinity) == [replica for replica in ranked(before, affinity) if replica in after]
-
-
 def test_a_replica_that_is_rejected_for_one_request_keeps_its_keys() -> None:
     policy, candidates = create_policy("prefix_affinity"), candidates_with([0] * 4)
     (owner,) = send(policy, candidates, key(1))
     others = [replica for replica in candidates if replica.identity != owner]
     assert send(policy, others, key(1)) != [owner]
     assert send(policy, candidates, key(1)) == [owner]
-
-
-def test_prompts_with_a_common_prefix_go_to_one_replica() -> None:
-    candidates = candidates_with([0] * 8)
-    for group in range(20):
-        asked = [key(group, 50, 100 + user) for user in range(6)]
-        assert len(set(send(create_policy("prefix_affinity"), candidates, *asked))) == 1
 
 
 def test_a_salt_separates_prompts() -> None:

@@ -73,12 +73,6 @@ async def test_a_paused_step_has_the_whole_time_after_its_restart() -> None:
 
 
 @in_virtual_time
-async def test_an_error_of_a_step_is_raised_unchanged() -> None:
-    with pytest.raises(KeyError), StepTimeout(5.0):
-        raise KeyError
-
-
-@in_virtual_time
 async def test_one_timeout_serves_several_tasks_in_turn() -> None:
     step_timeout, turn = StepTimeout(0.05), asyncio.Lock()
 
