@@ -11,9 +11,9 @@ import httpx2
 import pytest
 
 from fly.errors import Overloaded
-from fly.messages import Open
+from fly.messages import Draft, Open
 from protos.flyserve.v1 import generation_pb2 as pb
-from tests.contract.fakes import EOS, FakeDrafter, FakeTarget, closed, dies_at
+from tests.contract.fakes import EOS, FakeDrafter, FakeTarget, answers_at, closed, dies_at
 from tests.contract.http_rig import MODEL, error_of, events
 from tests.contract.router_rig import EXACT, PLAIN, PROMPT, Rig, ids, joined, make_request, running
 from tests.contract.scripted import SeededModel
@@ -88,9 +88,13 @@ async def test_a_stream_has_several_tokens_per_chunk_and_can_be_resumed(model: P
     assert received + joined(rest) == joined(chunks)
 
 
-async def test_another_drafter_continues_a_response(model: Path) -> None:
+@pytest.mark.parametrize("answers_nothing", [False, True])
+async def test_another_drafter_continues_a_response(model: Path, answers_nothing: bool) -> None:
     expected, (first, second) = await own_tokens(model), (drafter(), drafter())
-    dies_at(first, 5)
+    if answers_nothing:
+        answers_at(first, {5}, Draft(0, ()))
+    else:
+        dies_at(first, 5)
     async with serving(model, first, second, balancing="round_robin") as rig:
         responses = [await rig.generate(DRAFT), await rig.generate(DRAFT)]
     assert [ids(response) for response in responses] == [expected] * 2

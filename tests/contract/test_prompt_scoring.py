@@ -37,7 +37,7 @@ class Targets:
 @pytest.fixture
 async def system(tmp_path: Path) -> AsyncIterator[Targets]:
     targets = [LoggingTarget(MODEL) for _ in range(2)]
-    async with running(save_tokenizer(tmp_path), targets) as rig:
+    async with running(save_tokenizer(tmp_path), targets, balancing="round_robin") as rig:
         yield Targets(rig, targets)
 
 
