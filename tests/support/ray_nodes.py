@@ -24,6 +24,8 @@ def ray_nodes(**head: Any) -> Iterator[tuple[Any, Path]]:
     with temporary_folder() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_TMPDIR", str(folder))
         patch.setenv("PYTHONPATH", os.pathsep.join([str(FOLDER), os.environ["PYTHONPATH"]]))
+        # NOTE: by default a node ends itself if its agent has not started within 30 s.
+        patch.setenv("RAY_agent_register_timeout_ms", str(round(1000 * HANG_S)))
         patch.setattr(services, "get_node", _patient(services.get_node))
         (folder / "ray").mkdir()
         cluster = Cluster()
@@ -36,7 +38,7 @@ def ray_nodes(**head: Any) -> Iterator[tuple[Any, Path]]:
 
 
 def _patient(get_node: Callable[[str, str], Any]) -> Callable[[str, str], Any]:
-    """Return a function that waits for a node: Ray itself fails after 30 s, too short on a busy machine."""
+    """Return a function that waits for a node: Ray fails 30 s after its start, too soon on a busy machine."""
 
     def get(gcs_address: str, node_id: str) -> Any:
         end = time.monotonic() + HANG_S
