@@ -1,4 +1,4 @@
-"""Chats with SmolLM2 in fp32 equal transformers' `generate`, token for token, over gRPC and HTTP."""
+"""Chats with SmolLM2 in fp32 equal transformers' `generate`, token for token."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -25,21 +25,11 @@ def expected(reference: Reference, prompts: list[list[int]]) -> list[list[int]]:
     return [reference.generate(prompt, MAX_NEW_TOKENS) for prompt in prompts]
 
 
-def test_there_are_fifty_questions_and_their_prompts_are_those_of_the_template(
+def test_the_questions_differ_and_their_prompts_are_those_of_the_template(
     client: Client, prompts: list[list[int]]
 ) -> None:
-    assert len(set(PROMPTS)) == 50
+    assert len(set(PROMPTS)) == len(PROMPTS) > 20
     assert [served_ids(client, chat(question)) for question in PROMPTS] == prompts
-
-
-def test_a_chat_over_grpc_equals_generate(
-    client: Client, reference: Reference, prompts: list[list[int]], expected: list[list[int]]
-) -> None:
-    with ThreadPoolExecutor(CONCURRENCY) as pool:
-        found = list(pool.map(lambda prompt: client.generate(prompt, MAX_NEW_TOKENS), prompts))
-    ids = [[token.id for token in response.tokens] for response in found]
-    print("near ties:", reference.assert_same(prompts, expected, ids))
-    assert [response.text for response in found] == [reference.text(each) for each in ids]
 
 
 def test_a_chat_over_http_equals_generate(

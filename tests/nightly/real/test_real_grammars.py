@@ -1,4 +1,4 @@
-"""Structured output of SmolLM2: real schemas, a tool call, and exactness under the grammar."""
+"""Structured output of SmolLM2: real schemas, and a tool call."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -8,8 +8,6 @@ import pytest
 from openai import OpenAI
 from pydantic import BaseModel, Field
 
-from fly.types import Mode
-from flyserve import Client, DraftLength, Grammar, GrammarKind, SpeculationParams
 from tests.nightly.real.real_rig import MODEL_NAME
 
 pytestmark = pytest.mark.timeout(3600)
@@ -61,17 +59,6 @@ def test_answers_fit_a_pydantic_model(http: OpenAI) -> None:
     with ThreadPoolExecutor(CONCURRENCY) as pool:
         names = list(pool.map(ask, QUESTIONS))
     assert all(names) and len(set(names)) > 4, names
-
-
-def test_exact_equals_plain_under_a_schema(client: Client) -> None:
-    grammar = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(City.model_json_schema()))
-    ways = (
-        SpeculationParams(mode=Mode.PLAIN),
-        SpeculationParams(mode=Mode.EXACT, draft_length=DraftLength(max=7)),
-    )
-    for question in QUESTIONS[:3]:
-        plain, exact = (client.generate(question, 80, speculation=way, grammar=grammar) for way in ways)
-        assert [token.id for token in exact.tokens] == [token.id for token in plain.tokens]
 
 
 def test_a_required_tool_is_called_with_arguments_of_its_schema(tools_http: OpenAI) -> None:
