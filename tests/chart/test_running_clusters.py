@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.chart.charts import Manifest, rendered
 from tests.support.ray_cluster_api import ray_cluster_api
@@ -103,28 +102,3 @@ def test_clusters_that_end_and_those_of_other_releases_do_not_count(blue: Manife
     other["metadata"] |= {"name": "other-blue"}
     other["metadata"]["labels"]["flyserve.io/deployment"] = "other"
     assert upgraded(tmp_path, [ending, other], values) == rendered(tmp_path, values)
-
-
-def test_the_second_cluster_differs_by_its_own_values_alone(tmp_path: Path) -> None:
-    differing = {
-        "image": {"tag": "9"},
-        "target": {"threads": 3, "max_sequences": 32},
-        "sub_drafter": None,
-        "pods": {"drafter": {"resources": {"limits": None}, "tolerations": [{"operator": "Exists"}]}},
-        "ray": {"version": "2.61.0"},
-    }
-    standby = {"ray": {"standby": {"name": "green", "values": differing}}}
-    alone, both = rendered(tmp_path), rendered(tmp_path, standby)
-    blue, green = clusters(both)
-    assert [blue] == clusters(alone)
-    # It is what an installation with these values has.
-    values = {**differing, "ray": {"version": "2.61.0", "active": "green"}}
-    installed = rendered(tmp_path, values)
-    assert [green] == clusters(installed)
-
-    def files(manifests: list[Manifest]) -> dict[str, Any]:
-        (found,) = (m["data"] for m in manifests if m["metadata"]["name"].endswith("-config"))
-        return {name: yaml.safe_load(text) for name, text in found.items()}
-
-    assert files(both) == files(alone) | files(installed)
-    assert [m for m in both if m["kind"] == "Deployment"] == [m for m in alone if m["kind"] == "Deployment"]

@@ -16,8 +16,8 @@ from transformers import LlamaForCausalLM
 
 from demo.tasks import Task
 from fly.response import Statistics
-from fly.types import FinishReason, Mode
-from flyserve import Client, SamplingParams, SpeculationParams
+from fly.types import Mode
+from flyserve import Client, SpeculationParams
 from tests.support.comparison import PlainResponses, responses
 from tests.support.leftovers import MarkedCommand
 from tests.support.processes import DRAFTER_MODEL, ROOT, TARGET_MODEL
@@ -117,18 +117,6 @@ def test_one_process_without_ray_listens_at_the_ports_of_the_router_alone(deploy
     assert len(listening) == 2
     assert int(deployed.address.rpartition(":")[2]) in listening
     assert not [each.path for each in process.memory_maps() if "_raylet" in each.path]
-
-
-def test_a_signal_lets_a_running_response_finish_and_leaves_nothing(file: Path, tmp_path: Path) -> None:
-    with single_process(tmp_path, "up", str(file)) as running:
-        with Client(running.address) as client:
-            stream = client.stream("1 + 1 =", 200, SamplingParams(ignore_eos=True))
-            chunks = [next(stream)]
-            running.process.send_signal(signal.SIGTERM)
-            chunks += stream
-        assert chunks[-1].finish_reason is FinishReason.LENGTH
-        assert sum(len(chunk.tokens) for chunk in chunks) == 200
-        running.assert_stopped()
 
 
 def test_serve_in_one_process_has_the_openai_api_until_ctrl_c(tmp_path: Path) -> None:
