@@ -31,6 +31,12 @@ def fails_with(result: Result, *parts: str, status: int = 2) -> None:
     assert result.exit_code == status
 
 
+@pytest.mark.parametrize("command", ["up", "chat", "info", "bench"])
+def test_help_reads_well(command: str) -> None:
+    result = run(command, "--help")
+    assert result.exit_code == 0 and "Usage" in result.stdout
+
+
 def test_the_help_of_generate_groups_its_options_and_gives_examples() -> None:
     shown = run("generate", "--help").stdout
     places = [shown.index(part) for part in ("Arguments", "Options", "Sampling", "Speculation", "Connection")]
