@@ -98,6 +98,8 @@ def test_what_the_wire_cannot_carry_names_its_field(
 ) -> None:
     with pytest.raises(InvalidRequest, match=message):
         served[1].generate("hello", **fields)
+    with pytest.raises(TypeError, match="temprature"):
+        served[1].generate("hello", temprature=0.5)  # type: ignore[call-arg]
 
 
 def test_stream_yields_chunks_as_they_come(served: tuple[FakeGeneration, Client]) -> None:
