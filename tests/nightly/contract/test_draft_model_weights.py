@@ -108,7 +108,7 @@ def without_coupling(request: dict[str, Any]) -> dict[str, Any]:
 
 async def caches_a_response(address: str) -> None:
     """Return when a sub-drafter has a response in its cache."""
-    async with open_channel(address) as channel, asyncio.timeout(60):
+    async with open_channel(address) as channel, asyncio.timeout(600):
         while not info_from_wire(await DrafterStub(channel).Info(common_pb2.InfoRequest()))[1].kv_cached:
             await asyncio.sleep(0.01)
 

@@ -14,7 +14,7 @@ async def test_many_users_are_each_told_their_own_answer(tmp_path: Path) -> None
     async with serving_http(tmp_path, max_concurrent=4, max_queued=16) as rig:
         run = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "locust", "-f", str(USERS), "--host", rig.url, "--headless"),
-            *("--users", "12", "--spawn-rate", "12", "--run-time", "60s", "--stop-timeout", "10", "--json"),
+            *("--users", "12", "--spawn-rate", "12", "--run-time", "600s", "--stop-timeout", "60", "--json"),
             cwd=tmp_path,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -91,7 +91,7 @@ def run(*command: str | Path, cwd: Path, **environment: str) -> "subprocess.Comp
     """Run a command that finds no code of the repository by itself."""
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(
-        command, cwd=cwd, env={**inherited, **environment}, capture_output=True, text=True, timeout=60
+        command, cwd=cwd, env={**inherited, **environment}, capture_output=True, text=True, timeout=600
     )
 
 

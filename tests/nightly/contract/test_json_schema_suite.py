@@ -36,7 +36,7 @@ WAYS = (
     SpeculationParams(mode=Mode.DRAFT),
 )
 
-pytestmark = pytest.mark.timeout(300 if REQUESTS <= 150 else 7200)
+pytestmark = pytest.mark.timeout(7200)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from tests.contract.fakes import VOCAB_SIZE, save_tokenizer
 from tests.support.processes import ServiceProcess, service
 from tests.support.streams import Streams
 
-NUM_ROUTERS, NEW_TOKENS, TIMEOUT_S = 3, 60, 120
+NUM_ROUTERS, NEW_TOKENS, TIMEOUT_S = 3, 60, 600
 LANGUAGE = f"vocab_size: {VOCAB_SIZE}, response_tokens: [400, 400]"
 TARGET = ("services.target", "--simulated", f"{{{LANGUAGE}, base_s: 0.05}}", "--max-sequences", "8")
 DRAFTER = ("services.drafter", "--simulated", f"{{{LANGUAGE}, base_s: 0.002, agreement: 0.8}}")
@@ -99,7 +99,7 @@ class System:
         """Return the load that a service reports."""
         async with open_channel(self.services[name].address) as channel:
             stub = DrafterStub(channel) if name.startswith("drafter") else TargetStub(channel)
-            _, load = info_from_wire(await stub.Info(common_pb2.InfoRequest(), timeout=10))
+            _, load = info_from_wire(await stub.Info(common_pb2.InfoRequest(), timeout=TIMEOUT_S))
             return load
 
     async def is_idle(self) -> bool:

@@ -180,7 +180,7 @@ def test_a_node_is_left_under_load_before_it_ends(
     running.until(lambda rows: any(place[:8] in row.node for row in rows))
     running.until_complete()
     with load.running() as answered:
-        leave_node(running.handle, place, timeout_s=60)
+        leave_node(running.handle, place, timeout_s=HANG_S)
         assert not any(place[:8] in row.node for row in running.rows().values())
         nodes.kill(place)
         running.until_complete()

@@ -60,10 +60,10 @@ def test_a_replica_that_cannot_start_is_reported_with_the_cause(
 
 def test_a_start_that_takes_too_long_names_the_missing_replicas(deployment: Deployment) -> None:
     options = LocalOptions(
-        actors={**STANDINS, Role.TARGET: "standins:Slow"}, router="standin_router", startup_timeout_s=40.0
+        actors={**STANDINS, Role.TARGET: "standins:Slow"}, router="standin_router", startup_timeout_s=120.0
     )
     with (
-        pytest.raises(NotReady, match=r"of 4 replicas were not ready after 40 s: .*target-0, target-1"),
+        pytest.raises(NotReady, match=r"of 4 replicas were not ready after 120 s: .*target-0, target-1"),
         local_deployment(deployment, quiet, options),
     ):
         pass

@@ -18,7 +18,7 @@ from tests.nightly.vllm.vllm_rig import vllm_deployment, vllm_python, vllm_servi
 from tests.support.processes import ROOT, TARGET_MODEL, ServiceProcess, router_of
 
 EXACT = SpeculationParams(mode=Mode.EXACT)
-STREAMS, MAX_NEW_TOKENS, GONE_WITHIN_S = 8, 96, 20
+STREAMS, MAX_NEW_TOKENS, GONE_WITHIN_S = 8, 96, 240
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_an_engine_that_hangs_ends_its_service() -> None:
         engine.suspend()
         with Client(router.address) as client, ThreadPoolExecutor(1) as pool:
             request = pool.submit(client.generate, "1", 4, speculation=EXACT)
-            assert doomed.process.wait(60) == 1
+            assert doomed.process.wait(GONE_WITHIN_S) == 1
             assert_gone(started)
             assert request.exception() is not None
 
@@ -123,6 +123,6 @@ def test_without_vllm_the_remedy_is_named() -> None:
 def refusal(python: str, model: Path, flags: list[str]) -> str:
     """Return the last line of a target that does not start."""
     command = [python, "-m", "services.target", "--engine", "vllm", "--model", str(model), *flags]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert ended.returncode == 2, ended.stderr
     return ended.stderr.splitlines()[-1]

@@ -42,7 +42,7 @@ def test_a_second_signal_ends_the_grace_period_of_a_service(
     with StopSignals() as signals:
         with (
             pytest.raises(KeyboardInterrupt),
-            service_process(("service",), os.environ, tmp_path, timeout_s=60, grace_s=60) as process,
+            service_process(("service",), os.environ, tmp_path, timeout_s=240, grace_s=240) as process,
         ):
             try:
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -79,7 +79,7 @@ def supervised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
         (tmp_path / "service.py").write_text(_CRASHING.format(crashing=crashing, broken=broken))
 
         def start(addresses: Sequence[str]) -> AbstractContextManager[ServiceProcess]:
-            return service_process(("service", *addresses), os.environ, tmp_path, timeout_s=60, grace_s=60)
+            return service_process(("service", *addresses), os.environ, tmp_path, timeout_s=240, grace_s=240)
 
         return SupervisedService(start, RestartLimit(3, 3600.0))
 
