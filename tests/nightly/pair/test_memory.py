@@ -9,14 +9,17 @@ from demo.tokenizer import render
 from flyserve import Client
 from tests.support.processes import Deployment, demo_deployment
 
-EARLY, LATE = 50, 500
+EARLY, LATE = 200, 600
 NEW_TOKENS = 4
 MOST_GROWTH = 1.05
 KV_TOKENS = 3072
-"""So few that the early requests have filled them: what is cached is within the budget."""
+"""So few that the early requests have filled them: what is cached is within the budget.
+
+They have also made the largest batches and buffers, which on a busy machine 50 requests had not.
+"""
 
 
-def test_500_requests_take_no_more_memory_than_50() -> None:
+def test_600_requests_take_no_more_memory_than_200() -> None:
     prompts = [render(task.prompt) for task in load_tasks(300)]
     with (
         demo_deployment(kv_tokens=KV_TOKENS) as deployment,
