@@ -81,8 +81,8 @@ configuration: $(READY)
 train: $(READY) ## Train the demo models again (about two hours on two cores).
 	$(BIN)/python -m demo.train
 
-quality: $(READY) ## Measure accuracy and tokens per round of every rule (about an hour; resumable).
-	$(BIN)/python -m benchmarks quality --resume
+quality: $(READY) ## Measure accuracy and tokens per round of every rule (about 40 minutes).
+	$(BIN)/python -m benchmarks quality
 
 real: $(READY) ## Fetch SmolLM2-135M and Gemma 3 270M (330 MB, once), serve the former, hold a conversation, stop.
 	$(BIN)/python -m demo.real

@@ -1,24 +1,20 @@
-"""The client as the scenarios use it: prompts, ways of decoding, timed responses, blocks of requests."""
+"""The client as the scenarios use it: prompts, ways of decoding, timed responses."""
 
 import random
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.harness.system import DEMO_MODELS, Service
+from benchmarks.harness.system import DEMO_MODELS
 from fly.request import DraftLength, SamplingParams, SpeculationParams
-from fly.response import Response, Statistics
+from fly.response import Response
 from fly.types import Mode
-from flyserve.bench.statistics import mean_tau
 from flyserve.bench.tasks import load_tasks, render
 from flyserve.client import Client
 from router.text.tokenizer import Tokenizer
 
 Prompts = tuple[tuple[int, ...], ...]
 _TIMEOUT_S = 600.0
-_MAX_NEW_TOKENS = 512
 
 
 def speculation(
@@ -70,70 +66,3 @@ def generate(
         prompt, max_new_tokens, sampling, way, timeout_s=_TIMEOUT_S, cache_salt=cache_salt, **options
     )
     return response, time.perf_counter() - start
-
-
-def generate_all(
-    client: Client, prompts: Sequence[Sequence[int]], *arguments: Any, **options: Any
-) -> tuple[list[Response], float]:
-    """Send the prompts at the same time, each as `generate` does; return the responses and all seconds."""
-    start = time.perf_counter()
-    with ThreadPoolExecutor(len(prompts)) as pool:
-        found = list(pool.map(lambda prompt: generate(client, prompt, *arguments, **options)[0], prompts))
-    return found, time.perf_counter() - start
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Requests to one router.
-
-    Attributes:
-        setting: Name of the way of decoding.
-        cpu_ms: CPU time of the router's process per emitted token.
-        tokens: Emitted tokens.
-        rounds: Rounds with and without a draft.
-        tau: Tokens emitted in rounds with a draft, divided by the number of these rounds.
-    """
-
-    setting: str
-    cpu_ms: float
-    tokens: int
-    rounds: int
-    tau: float
-
-
-def run_block(
-    router: Service,
-    setting: str,
-    way: SpeculationParams,
-    prompts: Sequence[Sequence[int]],
-    at_once: int,
-    max_new_tokens: int = _MAX_NEW_TOKENS,
-    cache_salt: str = "",
-    before_end: Callable[[], None] = lambda: None,
-) -> Block:
-    """Send requests, `at_once` at a time, and read the CPU clock of the router before and after.
-
-    `before_end` runs after the last response and before the clock is read.
-
-    Raises:
-        FlyServeError: A request failed.
-    """
-    with Client(router.address, retries=0) as client, ThreadPoolExecutor(at_once) as pool:
-
-        def send(prompt: Sequence[int]) -> Statistics:
-            *_, last = client.stream(prompt, max_new_tokens, speculation=way, cache_salt=cache_salt)
-            assert last.statistics is not None
-            return last.statistics
-
-        started_s = router.cpu_s()
-        ended = list(pool.map(send, prompts))
-        before_end()
-        cpu_s = router.cpu_s() - started_s
-    tokens = sum(each.emitted for each in ended)
-    return Block(
-        setting=setting,
-        cpu_ms=1e3 * cpu_s / tokens,
-        tokens=tokens,
-        rounds=sum(each.rounds for each in ended),
-        tau=mean_tau(ended),
-    )

@@ -1,9 +1,7 @@
 """The command line of every scenario: `python -m benchmarks NAME [options]`."""
 
-import hashlib
 import importlib
 import os
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -25,38 +23,9 @@ from flyserve.cli.terminal import EXIT_FAILED, START_FIRST, messages, output, re
 SCENARIOS = ("acceleration", "capacity", "gpu", "load", "open_loop", "peers", "quality", "soak")
 TAKES_ADDRESS = "quality"
 """The scenario that measures a deployment which runs already."""
-T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
 PAGES = ROOT / "docs" / "benchmarks"
-
-
-class Parts:
-    """Measured parts in a folder of their own, one JSON file each; an interrupted part is not kept.
-
-    NOTE: a kept part was measured by the code of that time, so a run reuses kept parts only on request.
-    """
-
-    def __init__(self, folder: Path, plan: str, resumes: bool) -> None:
-        """Use the folder of one plan, which its text identifies; delete it unless the run `resumes`."""
-        self._folder = folder / hashlib.blake2b(plan.encode(), digest_size=8).hexdigest()
-        if not resumes:
-            self.clear()
-
-    def measure(self, name: str, kind: type[T], measure: Callable[[], T]) -> T:
-        """Return a kept part, or the result of `measure`, which is then kept."""
-        path, adapter = self._folder / f"{name}.json", TypeAdapter(kind)
-        if not path.is_file():
-            found = adapter.dump_json(measure())
-            self._folder.mkdir(parents=True, exist_ok=True)
-            unfinished = path.with_suffix(".unfinished")
-            unfinished.write_bytes(found)
-            unfinished.rename(path)
-        return adapter.validate_json(path.read_bytes())
-
-    def clear(self) -> None:
-        """Delete all parts, after the report was written."""
-        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +54,6 @@ class Context:
 
     Attributes:
         machine: The machine, with its load before the run.
-        parts: Parts that `--resume` reuses.
         console: Terminal for progress.
         is_quick: The run only shows that the scenario works.
         only: Names of the parts to measure; empty for all.
@@ -94,7 +62,6 @@ class Context:
     """
 
     machine: Machine
-    parts: Parts
     console: Console
     is_quick: bool = False
     only: tuple[str, ...] = ()
@@ -134,9 +101,6 @@ def main(
     folder: Annotated[
         Path | None, typer.Option("--output", file_okay=False, help="Folder for page, charts and JSON.")
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Reuse the parts that an interrupted run of this code measured.")
-    ] = False,
     address: Annotated[
         str | None, typer.Option(help="host:port of a running deployment (quality); by default the demo.")
     ] = None,
@@ -159,14 +123,12 @@ def main(
                 f"--address: {name} starts what it measures; only {TAKES_ADDRESS} has this option"
             )
         plan = make_plan(name, scenario.Plan, quick, repeat, settings or ())
-        parts = Parts(RESULTS / "parts" / name, repr(plan), resume)
-        context = Context(this_machine(), parts, messages(), quick, tuple(only or ()), address, verbose)
+        context = Context(this_machine(), messages(), quick, tuple(only or ()), address, verbose)
         report = scenario.run(plan, context)
         report.data["machine"] = context.machine
         is_whole = report.is_published and not quick and not only
         pages, results = folder or (PAGES if is_whole else RESULTS), folder or RESULTS
         context.say(f"wrote {report.write(pages, results)}")
-        parts.clear()
     for table in report.tables:
         output().print(table.rich())
     for fault in report.faults:

@@ -11,7 +11,9 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from fly.request import SpeculationParams
 from fly.response import Chunk, Statistics
+from flyserve import AsyncClient
 from flyserve.bench.comparison import rotated
 
 _MAX_NEW_TOKENS = 512
@@ -65,17 +67,6 @@ async def send_at_rate(send: Callable[[], Awaitable[object]], per_second: float,
             group.create_task(act())
 
 
-async def send_in_turn(send: Callable[[], Awaitable[object]], clients: int, seconds: float) -> None:
-    """Let each client send its next request as soon as its last one has ended."""
-    end = time.monotonic() + seconds
-
-    async def client() -> None:
-        while time.monotonic() < end:
-            await send()
-
-    await asyncio.gather(*(client() for _ in range(clients)))
-
-
 @asynccontextmanager
 async def every(period_s: float, act: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
     """Act periodically until the block ends, never if the period is 0; an act that has begun is completed."""
@@ -106,6 +97,15 @@ class Chunks(Protocol):
 
 Ask = Callable[[Sequence[int], int], Chunks]
 """Function from a prompt and a number of new tokens to the chunks of a response."""
+
+
+def asker(client: AsyncClient, way: SpeculationParams, cache_salt: str = "") -> Ask:
+    """Return a function that sends requests under one way of decoding."""
+
+    def ask(prompt: Sequence[int], max_new_tokens: int) -> Chunks:
+        return client.stream(prompt, max_new_tokens, speculation=way, cache_salt=cache_salt)
+
+    return ask
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
+from zlib import crc32
 
 from benchmarks.harness.client import Prompts, generate
 from benchmarks.harness.load import Interleave
@@ -25,12 +26,14 @@ class Run:
         repetition: Number of earlier responses to the prompt.
         seconds: Time from the call to the whole response, as the client sees it.
         statistics: Statistics as the server reports them.
+        checksum: Checksum of the tokens.
     """
 
     prompt: int
     repetition: int
     seconds: float
     statistics: Statistics
+    checksum: int = 0
 
 
 Runs = dict[str, list[Run]]
@@ -45,9 +48,15 @@ def sender(client: Client, way: SpeculationParams, max_new_tokens: int, **option
     def send(prompt: Sequence[int], number: int, repetition: int, cache_salt: str) -> Run:
         own = {key: each[number] if isinstance(each, list) else each for key, each in options.items()}
         response, seconds = generate(client, prompt, max_new_tokens, way, cache_salt, **own)
-        return Run(number, repetition, seconds, response.statistics)
+        tokens = checksum([token.id for token in response.tokens])
+        return Run(number, repetition, seconds, response.statistics, tokens)
 
     return send
+
+
+def checksum(tokens: Sequence[int]) -> int:
+    """Return a number that equal responses have in common."""
+    return crc32(",".join(map(str, tokens)).encode())
 
 
 def measure_settings(
@@ -111,6 +120,13 @@ def _share(name: str, head: str, form: str, part: str, *whole: str, scale: float
     return Figure(name, lambda c: scale * share(_sum(c[1], part), _sum(c[1], *whole)) or None, {head: form})
 
 
+def _same(compared: Compared) -> float:
+    """Return the share of responses that equal the baseline's, token for token."""
+    _, runs, baseline = compared
+    pairs = zip(runs, baseline, strict=True)
+    return share(sum(run.checksum == other.checksum for run, other in pairs), len(runs))
+
+
 def _predicted(compared: Compared) -> str | None:
     runs = compared[1]
     accepted, all_ = (_sum(runs, name) / len(runs) for name in ("predicted_accepted", "predicted"))
@@ -120,8 +136,9 @@ def _predicted(compared: Compared) -> str | None:
 FIGURES: tuple[Figure[Compared], ...] = (
     Figure("name", lambda c: c[0], {"": "{}"}),
     Figure("tokens_per_s", lambda c: speed(c[1]), {"tokens/s": "{:.0f}"}),
-    Figure("ratio", lambda c: compare(c[1], c[2]), {"by": TIMES, "95% interval": AROUND}),
+    Figure("ratio", lambda c: compare(c[1], c[2]), {"relative to the first": TIMES, "95% interval": AROUND}),
     Figure("tau", lambda c: tau(c[1]) or None, {"tau": "{:.2f}"}),
+    Figure("same", _same, {"same": "{:.0%}"}),
     _share("draft_length", "drafts of", "{:.1f}", "drafted", "rounds"),
     _share("accepted_share", "accepted", "{:.0%}", "accepted", "drafted"),
     _share("forwards_per_token", "forwards", "{:.2f}", "drafter_forwards", "emitted"),

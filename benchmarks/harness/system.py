@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -25,8 +24,6 @@ BUILD = ROOT / "build"
 RESULTS = ROOT / "benchmarks" / "results"
 DEMO_MODELS = ROOT / "demo" / "models"
 _START_TIMEOUT_S, GRACE_S, _SCRAPE_TIMEOUT_S = 240.0, 20.0, 10.0
-NO_COST = {"base_s": 0.0, "per_token_s": 0.0, "per_token_above_s": 0.0}
-"""Parameters of a simulated model whose forwards take no time."""
 METRICS = {"metrics_port": 0}
 """Telemetry settings that serve metrics at a free port."""
 
@@ -60,10 +57,6 @@ class Service:
         found = re.search(r"metrics at (\S+)", self.process.log.read_text("utf-8"))
         return found[1] if found else ""
 
-    def cpu_s(self) -> float:
-        """Return the CPU time of the process so far, kernel time included, in seconds."""
-        return process_cpu_s(self.process.pid)
-
     def scrape(self) -> str:
         """Return the metrics as Prometheus reads them, or "" if the process serves none."""
         if not self.metrics_url:
@@ -73,20 +66,14 @@ class Service:
             return text
 
 
-def process_cpu_s(pid: int) -> float:
-    """Return the CPU time of a process so far, in seconds."""
-    # NOTE: Linux's clock of another process (CPUCLOCK_SCHED) has nanoseconds; /proc has steps of 10 ms.
-    return time.clock_gettime((~pid << 3) | 2)
-
-
 class Services:
     """Processes that run until a block ends; see `running_services`."""
 
-    def __init__(self, stack: ExitStack, folder: Path, environment: dict[str, str]) -> None:
+    def __init__(self, stack: ExitStack, folder: Path) -> None:
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         self.folder = folder
         self._stack = stack
-        self._environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment}
+        self._environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
         self._num_started = 0
 
     def start(self, *command: str, name: str = "") -> Service:
@@ -104,12 +91,6 @@ class Services:
         with ThreadPoolExecutor(len(commands)) as pool:
             # NOTE: the stack accepts contexts from any thread; if one start fails, the others end with it.
             return list(pool.map(self._start, commands, folders))
-
-    def start_replicas(self, model: Mapping[str, Any], agreement: float) -> tuple[list[str], list[str]]:
-        """Start a simulated target and its drafter; return the addresses of targets and drafters."""
-        target = self.start("services.target", *simulated_flags(model))
-        drafter = self.start("services.drafter", *simulated_flags({**model, "agreement": agreement}))
-        return [target.address], [drafter.address]
 
     def router_command(
         self,
@@ -145,11 +126,11 @@ class Services:
 
 
 @contextmanager
-def running_services(**environment: str) -> Iterator[Services]:
+def running_services() -> Iterator[Services]:
     """Yield what starts processes; they run while the block does. For the main thread only (signals)."""
     with StopSignals() as signals, TemporaryDirectory(prefix="flyserve-") as folder, ExitStack() as stack:
         try:
-            yield Services(stack, Path(folder), environment)
+            yield Services(stack, Path(folder))
         finally:
             # NOTE: before the stack unwinds: nothing may interrupt the stop.
             signals.ignore()

@@ -1,11 +1,91 @@
-"""Prefix affinity hits the replicas' caches, over real sockets, measured by the engines' own counters."""
+"""Prefix affinity hits the replicas' caches, over real sockets, measured by the engines' own counters.
 
-from benchmarks.scenarios.load.balancing import Plan, measure
+Hit rates do not depend on the machine's speed, so this test is the measurement.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import NamedTuple
+
+from fly.blocks import BLOCK_TOKENS
+from fly.clock import SystemClock
+from fly.messages import Role
+from fly.request import SpeculationParams
+from fly.types import Mode
+from flyserve import AsyncClient
+from router.config import RouterConfig
+from router.server import create_host
+from services.common.host import Host
+from services.engine.simulation.clock_engine import ClockEngine
+from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
+from services.target.servicer import host_engine
+from tests.support.processes import TARGET_MODEL
+
+REPLICAS, CLIENTS, REQUESTS = 4, 4, 200
+PREFIXES, PREFIX_BLOCKS, OWN_TOKENS, NEW_TOKENS, EXPONENT = 20, 11, 8, 4, 0.7
+KV_TOKENS = 6 * 192
+"""Room for six sequences of this load, open or cached."""
+WORDS = range(16, 4096)
+COSTS = SimulatedConfig(
+    vocab_size=4096, response_tokens=(64, 64), base_s=0.002, per_token_s=0.00001, knee_tokens=4096
+)
+
+
+class Outcome(NamedTuple):
+    """The share of prompt tokens from a cache, and the busiest replica's tokens as a multiple of the mean."""
+
+    hit_rate: float
+    busiest: float
+
+
+def prompts() -> Iterator[list[int]]:
+    """Yield prompts with shared prefixes: the k-th occurs in proportion to k ** -0.7 (Zipf's law)."""
+    source = random.Random(0)
+    prefixes = [source.choices(WORDS, k=PREFIX_BLOCKS * BLOCK_TOKENS) for _ in range(PREFIXES)]
+    weights = [(rank + 1) ** -EXPONENT for rank in range(PREFIXES)]
+    for prefix in source.choices(prefixes, weights, k=REQUESTS):
+        yield prefix + source.choices(WORDS, k=OWN_TOKENS)
+
+
+@asynccontextmanager
+async def serving(host: Host) -> AsyncIterator[str]:
+    await host.start()
+    try:
+        yield host.address
+    finally:
+        await host.drain(0.0)
+
+
+async def measure(policy: str) -> Outcome:
+    """Send all prompts through a router before four targets."""
+    engines = [
+        ClockEngine(SimulatedRunner(COSTS, Role.TARGET, 64, KV_TOKENS), SystemClock())
+        for _ in range(REPLICAS)
+    ]
+    async with AsyncExitStack() as stack:
+        targets = list[str]()
+        for engine in engines:
+            await engine.start()
+            targets.append(await stack.enter_async_context(serving(host_engine(engine))))
+        config = RouterConfig(model=TARGET_MODEL, grpc_port=0, targets=tuple(targets), balancing=policy)
+        address = await stack.enter_async_context(serving(await create_host(config)))
+        client = await stack.enter_async_context(AsyncClient(address))
+        source, plain = prompts(), SpeculationParams(mode=Mode.PLAIN)
+
+        async def send() -> None:
+            for prompt in source:
+                await client.generate(prompt, NEW_TOKENS, speculation=plain)
+
+        await asyncio.gather(*(send() for _ in range(CLIENTS)))
+        loads = [engine.load() for engine in engines]
+    totals = [load.reused_tokens + load.prefill_tokens for load in loads]
+    hit_rate = sum(load.reused_tokens for load in loads) / sum(totals)
+    return Outcome(hit_rate, max(totals) * len(totals) / sum(totals))
 
 
 async def test_affinity_doubles_the_cache_hits_of_round_robin_and_spreads_the_work() -> None:
-    plan = Plan(requests=200)
-    affinity = await measure("prefix_affinity", 0.7, plan)
-    in_turn = await measure("round_robin", 0.7, plan)
+    affinity, in_turn = await measure("prefix_affinity"), await measure("round_robin")
     assert affinity.hit_rate >= 2 * in_turn.hit_rate > 0
     assert affinity.busiest <= 1.5

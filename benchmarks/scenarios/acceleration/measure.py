@@ -1,15 +1,17 @@
-"""The parts: every prompt under every setting in turn, second passes next to first ones."""
+"""The parts: every prompt under every setting in turn."""
 
 import json
 import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
+from itertools import product
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from benchmarks.harness.client import PLAIN, Prompts, demo_prompts, generate, random_prompts, speculation
+from benchmarks.aligned_pair.recipe import PairRecipe, Shape
+from benchmarks.harness.client import PLAIN, demo_prompts, generate, random_prompts, speculation
 from benchmarks.harness.command import Context
 from benchmarks.harness.runs import Run, Runs, measure_settings, sender
 from benchmarks.harness.system import (
@@ -21,57 +23,35 @@ from benchmarks.harness.system import (
     simulated_flags,
     sub_drafter_command,
 )
-from benchmarks.scenarios.acceleration.passes import measure_passes, num_pass_prompts
 from benchmarks.scenarios.acceleration.plan import (
-    AGREEMENT,
-    AHEAD,
-    BASELINE,
-    DEMO,
     DEMO_DRAFTER,
     DEMO_TARGET,
     DRAFT_LENGTH,
-    DRAFTER_S,
-    ENDLESS,
-    ENDLESS_S,
     FLY,
-    FREE,
-    LOOKUP,
     LOOKUP_ENGINES,
-    MEMORY,
-    NON_REPEATING,
-    OWN,
-    PASSES,
-    PERIOD,
-    PREDICTED,
-    REAL_VOCABULARY,
-    RECIPE,
-    REPEATING,
-    SUFFIX,
-    TARGET_S,
-    VOCABULARY,
     WHOLE_RESPONSE,
+    Bed,
     Plan,
     Setting,
     ahead_name,
     grid,
-    lookup_settings,
-    mapped,
-    real_models,
 )
 from benchmarks.scenarios.acceleration.predictions import predictions
+from demo.real.fetch import GEMMA3, SMOLLM2, is_fetched, model_folder
 from fly.grammar import Grammar, GrammarKind
 from fly.request import SamplingParams
 from fly.types import Mode
-from flyserve.bench.progress import progress_bar
 from flyserve.bench.tasks import load_tasks, render
-from flyserve.client import Client
 from router.text.tokenizer import Tokenizer
 
-EACH, TIER = "a memory for each drafter", "one memory for all"
-FREE_DRAFTS, ASKED = "free drafts", "without free drafts"
-HELPERS = {engine: sub_drafter_command(engine) for engine in LOOKUP_ENGINES}
-_NO_END = SamplingParams(ignore_eos=True)
+RECIPE = PairRecipe(target=Shape(384, 1024, 8, 6, 2), drafter=Shape(256, 704, 1, 4, 2), vocab_size=4096)
+AGREEMENT = 0.9
+"""Probability that the simulated drafter proposes the target's choice."""
+TARGET_S, DRAFTER_S = 0.024, 0.003
+"""Seconds of a simulated forward of any size: a draft of 8 takes as long as a verification."""
 _NUMBER = re.compile(r"\b\d+\b")
+_HELPERS = {f"helper-{engine}": sub_drafter_command(engine) for engine in LOOKUP_ENGINES}
+_EXACT = speculation(Mode.EXACT, DRAFT_LENGTH)
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -84,120 +64,128 @@ SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
 }
 SCHEMA["required"] = list(SCHEMA["properties"])
-GRAMMAR = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(SCHEMA))
 
 
-def _measure(
-    plan: Plan,
-    context: Context,
-    label: str,
-    clients: Mapping[str, Client],
-    settings: Mapping[str, Setting],
-    prompts: Prompts,
-    max_new_tokens: int,
-    repeat: int = 1,
-    is_remembered: bool = True,
-    **options: Any,
-) -> Runs:
-    sends = {
-        name: sender(clients[each.fleet], each.way, max_new_tokens, **options)
-        for name, each in settings.items()
-    }
-    interleave = partial(context.interleave, label)
-    return measure_settings(sends, prompts, repeat * plan.repeat, is_remembered, interleave)
+def measure_bed(name: str, make: Callable[[Plan], Bed], plan: Plan, context: Context) -> Runs:
+    """Measure the settings of a bed."""
+    bed = make(plan)
+    flags = {flag for drafters in bed.fleets.values() for command in drafters for flag in command}
+    helpers = {helper: command for helper, command in _HELPERS.items() if helper in flags}
+    with running_fleets(bed.target, bed.fleets, helpers, bed.config) as clients:
+        sends = {
+            setting: sender(clients[each.fleet], each.way, bed.max_new_tokens, **bed.options)
+            for setting, each in bed.settings.items()
+        }
+        interleave, repeat = partial(context.interleave, name), bed.repeat * plan.repeat
+        return measure_settings(sends, bed.prompts, repeat, bed.is_remembered, interleave)
 
 
-def _demo(plan: Plan, context: Context) -> Runs:
-    fleets, settings = grid(DEMO_DRAFTER)
-    with running_fleets(DEMO_TARGET, fleets, HELPERS) as clients:
-        return _measure(
-            plan, context, DEMO, clients, settings, demo_prompts(plan.demo_prompts), WHOLE_RESPONSE
-        )
+def demo(plan: Plan) -> Bed:
+    """Return the demo pair, whose problems are sent twice: the second time caches have the responses."""
+    return Bed(*grid(DEMO_DRAFTER), demo_prompts(plan.demo_prompts), repeat=2)
 
 
-def _aligned(part: str, plan: Plan, context: Context) -> Runs:
-    """Measure every setting; those of text that never repeats share nothing between prompts."""
+def non_repeating(plan: Plan) -> Bed:
+    """Return a synthetic pair whose text never repeats; nothing is shared between prompts."""
     from benchmarks.aligned_pair.folders import ensure_pair
 
-    recipe = replace(RECIPE, period=PERIOD) if part == REPEATING else RECIPE
-    folders = ensure_pair(recipe, BUILD / f"aligned-{recipe.period or 'endless'}")
-    fleets, settings = grid(model_flags(folders.drafter, "float32"))
-    target = ("services.target", *model_flags(folders.target, "bfloat16"))
-    config = {name: {"model": str(folders.target)} for name in fleets}
-    prompts = random_prompts(range(recipe.vocab_size), plan.aligned_prompts)
-    with running_fleets(target, fleets, HELPERS, config) as clients:
-        remembers = part == REPEATING
-        return _measure(
-            plan, context, part, clients, settings, prompts, plan.aligned_tokens, is_remembered=remembers
-        )
+    folders = ensure_pair(RECIPE, BUILD / "aligned-endless")
+    fleets, settings = grid(("services.drafter", *model_flags(folders.drafter, "float32")))
+    return Bed(
+        fleets,
+        settings,
+        random_prompts(range(RECIPE.vocab_size), plan.aligned_prompts),
+        plan.aligned_tokens,
+        target=("services.target", *model_flags(folders.target, "bfloat16")),
+        config={name: {"model": str(folders.target)} for name in fleets},
+        is_remembered=False,
+    )
 
 
-def _passes(plan: Plan, context: Context) -> Runs:
-    prompts, fleets = demo_prompts(plan.pass_prompts), grid(DEMO_DRAFTER)[0]
-    used = {name: fleets[name] for name in (SUFFIX, BASELINE)}
-    with (
-        running_fleets(DEMO_TARGET, used, HELPERS) as clients,
-        progress_bar(context.console, num_pass_prompts(len(prompts), plan.passes), "passes") as advance,
-    ):
-        helped, alone = (sender(clients[name], FLY, WHOLE_RESPONSE) for name in used)
-        return measure_passes(helped, alone, prompts, plan.control_prompts, plan.passes, advance)
+def draft_ahead(plan: Plan) -> Bed:
+    """Return simulated engines with drafting ahead and without, at every draft length, in mode exact."""
+    vocab = 1024
+    drafter = ("services.drafter", *_simulated(DRAFTER_S, vocab, agreement=AGREEMENT), "--draft-ahead")
+    return Bed(
+        {place: [(*drafter, place)] for place in ("off", "on")},
+        {
+            ahead_name(length, place == "on"): Setting(place, speculation(Mode.EXACT, length))
+            for length, place in product(plan.ahead_lengths, ("off", "on"))
+        },
+        random_prompts(range(vocab), plan.simulated_prompts),
+        plan.simulated_tokens,
+        target=("services.target", *_simulated(TARGET_S, vocab)),
+        is_remembered=False,
+        options={"sampling": SamplingParams(ignore_eos=True)},
+    )
 
 
-def _predicted(plan: Plan, context: Context) -> Runs:
+def lookup(plan: Plan) -> Bed:
+    """Return look-up as the only drafter of the demo target; problems are sent twice."""
+    flags = ("services.lookup", "--role", "drafter", "--engine")
+    modes = product(LOOKUP_ENGINES, (Mode.EXACT, Mode.FLY))
+    settings = {
+        f"{engine}, {mode.value}": Setting(engine, speculation(mode, DRAFT_LENGTH)) for engine, mode in modes
+    }
+    return Bed(
+        {engine: [(*flags, engine)] for engine in LOOKUP_ENGINES},
+        {"plain": Setting(LOOKUP_ENGINES[0], PLAIN), **settings},
+        demo_prompts(plan.demo_prompts),
+        repeat=2,
+    )
+
+
+def vocabulary(plan: Plan) -> Bed:
+    """Return the demo target with a drafter of another vocabulary, and with its own one, in mode exact."""
+    foreign = _mapped(DEMO_MODELS / "foreign_drafter", DEMO_MODELS / "target", "float32")
+    fleets = {"own vocabulary": [DEMO_DRAFTER], "another vocabulary": [foreign]}
+    settings = {name: Setting(name, _EXACT) for name in fleets}
+    prompts = demo_prompts(plan.demo_prompts)
+    return Bed(fleets, {"plain": Setting("own vocabulary", PLAIN), **settings}, prompts, is_remembered=False)
+
+
+def real_vocabulary(plan: Plan) -> Bed:
+    """Return Gemma 3 270M with SmolLM2-135M as its drafter."""
+    from demo.real.texts import BEGINNINGS
+
+    target, drafter, name = model_folder(GEMMA3), model_folder(SMOLLM2), "text"
+    tokenizer = Tokenizer.load(target)
+    modes = {"exact": Mode.EXACT, "FLy": Mode.FLY}
+    ways = {"plain": PLAIN, **{key: speculation(mode, plan.real_length) for key, mode in modes.items()}}
+    return Bed(
+        {name: [_mapped(drafter, target, "bfloat16")]},
+        {key: Setting(name, way) for key, way in ways.items()},
+        tuple(tokenizer.encode(text) for text in BEGINNINGS[: plan.demo_prompts]),
+        plan.real_tokens,
+        target=("services.target", *model_flags(target, "bfloat16")),
+        config={name: {"model": str(target)}},
+        is_remembered=False,
+    )
+
+
+def free_drafts(plan: Plan) -> Bed:
+    """Return responses by a schema, through a router with free drafts and one without."""
+    config: dict[str, dict[str, Any]] = {
+        "without free drafts": {"limits": {"forced_characters": 0}},
+        "free drafts": {},
+    }
+    fleets = {name: [DEMO_DRAFTER] for name in config}
+    settings = {name: Setting(name, FLY) for name in config}
+    options = {"grammar": Grammar(GrammarKind.JSON_SCHEMA, json.dumps(SCHEMA))}
+    return Bed(fleets, settings, demo_prompts(plan.demo_prompts), 256, config=config, options=options)
+
+
+def measure_predicted(plan: Plan, context: Context) -> Runs:
     """Measure predictions beside none; each setting has a cache of responses of its own."""
-    prompts, fleets = demo_prompts(plan.predicted_prompts), grid(DEMO_DRAFTER)[0]
-    with running_fleets(DEMO_TARGET, {SUFFIX: fleets[SUFFIX]}, HELPERS) as clients:
-        client = clients[SUFFIX]
+    prompts, drafter = demo_prompts(plan.predicted_prompts), (*DEMO_DRAFTER, "--sub-drafter", "helper-suffix")
+    with running_fleets(DEMO_TARGET, {"suffix": [drafter]}, _HELPERS) as clients:
+        client = clients["suffix"]
         texts = [generate(client, prompt, WHOLE_RESPONSE, PLAIN)[0].text for prompt in prompts]
         sends = {
             name: sender(client, FLY, WHOLE_RESPONSE, prediction=list(given))
             for name, given in predictions(texts).items()
         }
-        return measure_settings(sends, prompts, plan.repeat, True, partial(context.interleave, PREDICTED))
-
-
-def _simulated(base_s: float, vocab_size: int, **parameters: Any) -> Flags:
-    costs = {"vocab_size": vocab_size, "per_token_s": 0.0, "per_token_above_s": 0.0}
-    return simulated_flags({"base_s": base_s, **costs, **parameters}, 8, 8192)
-
-
-def _ahead(plan: Plan, context: Context) -> Runs:
-    """Measure drafting ahead and not, with simulated engines and every draft length, in mode exact."""
-    vocab, places = 1024, ("off", "on")
-    drafter = ("services.drafter", *_simulated(DRAFTER_S, vocab, agreement=AGREEMENT), "--draft-ahead")
-    fleets = {place: [(*drafter, place)] for place in places}
-    settings = {
-        ahead_name(length, place == "on"): Setting(place, speculation(Mode.EXACT, length))
-        for length in plan.ahead_lengths
-        for place in places
-    }
-    prompts, tokens = random_prompts(range(vocab), plan.simulated_prompts), plan.simulated_tokens
-    with running_fleets(("services.target", *_simulated(TARGET_S, vocab)), fleets) as clients:
-        return _measure(
-            plan,
-            context,
-            AHEAD,
-            clients,
-            settings,
-            prompts,
-            tokens,
-            is_remembered=False,
-            sampling=_NO_END,
-        )
-
-
-def _lookup(part: str, plan: Plan, context: Context) -> Runs:
-    """Send problems twice without a draft model; or let a simulated target continue without repetitions."""
-    fleets = {
-        engine: [("services.lookup", "--role", "drafter", "--engine", engine)] for engine in LOOKUP_ENGINES
-    }
-    vocab, tokens = 4096, plan.simulated_tokens
-    endless = ("services.target", *_simulated(ENDLESS_S, vocab, response_tokens=[tokens] * 2))
-    with running_fleets(DEMO_TARGET if part == LOOKUP else endless, fleets) as clients:
-        given = plan, context, part, clients, lookup_settings()
-        if part == LOOKUP:
-            return _measure(*given, demo_prompts(plan.demo_prompts), WHOLE_RESPONSE, repeat=2)
-        return _measure(*given, random_prompts(range(16, vocab), 3 * plan.simulated_prompts), tokens)
+        return measure_settings(sends, prompts, plan.repeat, True, partial(context.interleave, "predicted"))
 
 
 def edited(problem: str, step: int) -> str:
@@ -205,13 +193,14 @@ def edited(problem: str, step: int) -> str:
     return _NUMBER.sub(lambda found: str(int(found[0]) + step), problem, count=1)
 
 
-def _memory(plan: Plan, context: Context) -> Runs:
+def measure_memory(plan: Plan, context: Context) -> Runs:
     """Send the requests of agents' loops, step by step: one memory for all drafters, or one each."""
     problems, salt = [render(task.prompt) for task in load_tasks(plan.agents)], uuid4().hex
     helpers = {f"memory-{number}": sub_drafter_command("suffix") for number in range(plan.drafters + 1)}
-    drafter = ("services.drafter", *DEMO_DRAFTER, "--draft-ahead", "off", "--sub-drafter")
-    own, shared = list(helpers)[1:], [next(iter(helpers))] * plan.drafters
-    fleets = {EACH: [(*drafter, each) for each in own], TIER: [(*drafter, each) for each in shared]}
+    shared, *own = helpers
+    drafter = (*DEMO_DRAFTER, "--draft-ahead", "off", "--sub-drafter")
+    memories = {"a memory for each drafter": own, "one memory for all": [shared] * plan.drafters}
+    fleets = {name: [(*drafter, each) for each in used] for name, used in memories.items()}
     with running_fleets(DEMO_TARGET, fleets, helpers) as clients, ThreadPoolExecutor(plan.at_once) as pool:
 
         def send(name: str, turn: int) -> list[Run]:
@@ -228,66 +217,34 @@ def _memory(plan: Plan, context: Context) -> Runs:
     return {name: [run for step in steps for run in step] for name, steps in found.items()}
 
 
-def _vocabulary(plan: Plan, context: Context) -> Runs:
-    """Measure the drafter of another vocabulary beside the target's own one, in mode exact."""
-    foreign = mapped(DEMO_MODELS / "foreign_drafter", DEMO_MODELS / "target", "float32")
-    fleets = {OWN: [("services.drafter", *DEMO_DRAFTER)], "another, text": [foreign]}
-    exact = speculation(Mode.EXACT, DRAFT_LENGTH)
-    settings = {"plain": Setting(OWN, PLAIN), **{name: Setting(name, exact) for name in fleets}}
-    prompts = demo_prompts(plan.demo_prompts)
-    with running_fleets(DEMO_TARGET, fleets) as clients:
-        return _measure(
-            plan, context, VOCABULARY, clients, settings, prompts, WHOLE_RESPONSE, is_remembered=False
-        )
-
-
-def _real_vocabulary(plan: Plan, context: Context) -> Runs:
-    """Measure Gemma 3 270M with SmolLM2-135M as its drafter."""
-    from demo.real.texts import BEGINNINGS
-
-    target, drafter = real_models()
-    tokenizer, name = Tokenizer.load(target), "text"
-    modes = {"exact": Mode.EXACT, "FLy": Mode.FLY}
-    settings = {key: Setting(name, speculation(mode, plan.real_length)) for key, mode in modes.items()}
-    prompts = tuple(tokenizer.encode(text) for text in BEGINNINGS[: plan.demo_prompts])
-    fleets, config = {name: [mapped(drafter, target, "bfloat16")]}, {name: {"model": str(target)}}
-    with running_fleets(
-        ("services.target", *model_flags(target, "bfloat16")), fleets, config=config
-    ) as clients:
-        return _measure(
-            plan,
-            context,
-            REAL_VOCABULARY,
-            clients,
-            {"plain": Setting(name, PLAIN), **settings},
-            prompts,
-            plan.real_tokens,
-            is_remembered=False,
-        )
-
-
-def _free(plan: Plan, context: Context) -> Runs:
-    """Answer problems by the schema, through a router with free drafts and one without."""
-    config: dict[str, dict[str, Any]] = {ASKED: {"limits": {"forced_characters": 0}}, FREE_DRAFTS: {}}
-    fleets = {name: [("services.drafter", *DEMO_DRAFTER)] for name in config}
-    settings = {name: Setting(name, FLY) for name in config}
-    prompts = demo_prompts(plan.demo_prompts)
-    with running_fleets(DEMO_TARGET, fleets, config=config) as clients:
-        return _measure(plan, context, FREE, clients, settings, prompts, 256, grammar=GRAMMAR)
-
-
-MEASURES: Mapping[str, Callable[[Plan, Context], Runs]] = {
-    DEMO: _demo,
-    PASSES: _passes,
-    PREDICTED: _predicted,
-    REPEATING: partial(_aligned, REPEATING),
-    NON_REPEATING: partial(_aligned, NON_REPEATING),
-    AHEAD: _ahead,
-    LOOKUP: partial(_lookup, LOOKUP),
-    ENDLESS: partial(_lookup, ENDLESS),
-    MEMORY: _memory,
-    VOCABULARY: _vocabulary,
-    REAL_VOCABULARY: _real_vocabulary,
-    FREE: _free,
+_BEDS: Mapping[str, Callable[[Plan], Bed]] = {
+    "demo": demo,
+    "non-repeating": non_repeating,
+    "draft-ahead": draft_ahead,
+    "lookup": lookup,
+    "vocabulary": vocabulary,
+    "real-vocabulary": real_vocabulary,
+    "free-drafts": free_drafts,
 }
-"""The parts of timed responses by name, in the order in which they are measured."""
+MEASURES: Mapping[str, Callable[[Plan, Context], Runs]] = {
+    **{name: partial(measure_bed, name, make) for name, make in _BEDS.items()},
+    "predicted": measure_predicted,
+    "memory": measure_memory,
+}
+"""The parts by name, in the order in which they are measured."""
+
+
+def is_here(part: str) -> bool:
+    """Return False if the models of a part have not been fetched."""
+    return part != "real-vocabulary" or (is_fetched(GEMMA3) and is_fetched(SMOLLM2))
+
+
+def _simulated(base_s: float, vocab_size: int, **parameters: Any) -> Flags:
+    costs = {"vocab_size": vocab_size, "per_token_s": 0.0, "per_token_above_s": 0.0}
+    return simulated_flags({"base_s": base_s, **costs, **parameters}, 8, 8192)
+
+
+def _mapped(folder: Path, target: Path, dtype: str) -> Flags:
+    """Return the command of a drafter whose vocabulary is not that of its target."""
+    mapping = ("--vocabulary", "text", "--target-tokenizer", str(target))
+    return ("services.drafter", *model_flags(folder, dtype), *mapping)

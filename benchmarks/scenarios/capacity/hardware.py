@@ -1,68 +1,17 @@
-"""The cost of a forward on a GPU by its roofline: the parameters of the simulated models. Pure."""
+"""The cost of a forward on H200s by its roofline: the parameters of the simulated models. Pure."""
 
 from dataclasses import dataclass, replace
 
 from services.engine.simulation.language import SimulatedConfig
 
-_BYTES = 2
-"""Bytes of a weight or a KV entry in bfloat16."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """One accelerator, and the shares of its limits that a well-tuned engine reaches.
-
-    Attributes:
-        memory: Memory in bytes.
-        bandwidth: Bytes per second of its memory by the data sheet.
-        flops: Dense bfloat16 operations per second by the data sheet.
-        bandwidth_share: Share of the bandwidth that forwards of few rows reach.
-        flops_share: Share of the operations that forwards of many rows reach.
-        memory_share: Share of the memory for weights and KV; activations, graphs and fragments take the rest.
-        launch_s: Time to launch a forward of any size (one captured graph).
-        all_reduce_s: Time of one small all-reduce in a node; a shared model needs two per layer.
-    """
-
-    name: str
-    memory: float
-    bandwidth: float
-    flops: float
-    bandwidth_share: float
-    flops_share: float
-    memory_share: float
-    launch_s: float
-    all_reduce_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Transformer:
-    """Sizes of a model with grouped-query attention."""
-
-    name: str
-    parameters: float
-    layers: int
-    kv_heads: int
-    head_size: int
-
-    @property
-    def weight_bytes(self) -> float:
-        """Bytes of all weights."""
-        return self.parameters * _BYTES
-
-    @property
-    def kv_bytes(self) -> int:
-        """Bytes of the KV of one token."""
-        return 2 * self.layers * self.kv_heads * self.head_size * _BYTES
-
-    @property
-    def row_flops(self) -> float:
-        """Operations of one token row, without attention over the context."""
-        return 2 * self.parameters
-
-
-H200 = Gpu("H200 SXM", 141e9, 4.8e12, 989e12, 0.75, 0.6, 0.9, 0.3e-3, 10e-6)
-LLAMA_70B = Transformer("Llama 3.3 70B", 70.6e9, 80, 8, 128)
-LLAMA_8B = Transformer("Llama 3.1 8B", 8.03e9, 32, 8, 128)
+MEMORY, BANDWIDTH, FLOPS = 141e9, 4.8e12, 989e12
+"""Bytes, bytes per second and dense bfloat16 operations per second of an H200 SXM, by its data sheet."""
+BANDWIDTH_SHARE, FLOPS_SHARE, MEMORY_SHARE = 0.75, 0.6, 0.9
+"""Shares that a well-tuned engine reaches; activations, graphs and fragments take the rest of the memory."""
+LAUNCH_S, ALL_REDUCE_S = 0.3e-3, 10e-6
+"""Time to launch a forward of any size (one captured graph), and of one small all-reduce in a node."""
+_BYTES, _KV_HEADS, _HEAD_SIZE = 2, 8, 128
+"""Bytes of a weight or a KV entry in bfloat16; both models have the same heads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,39 +20,51 @@ class Replica:
 
     Attributes:
         context_tokens: Mean context of a sequence; each of its forwards reads this KV.
+        bandwidth_share: Share of the bandwidth that forwards of few rows reach.
     """
 
-    model: Transformer
-    gpu: Gpu
+    name: str
+    parameters: float
+    layers: int
     num_gpus: int
     context_tokens: int
+    bandwidth_share: float = BANDWIDTH_SHARE
+
+    @property
+    def weights_s(self) -> float:
+        """Time to read every weight once."""
+        return self.parameters * _BYTES / self._bandwidth
 
     @property
     def base_s(self) -> float:
         """Time of a forward of few rows: it reads every weight once, with two all-reduces per layer."""
-        gpu, reduces = self.gpu, 2 * self.model.layers if self.num_gpus > 1 else 0
-        return self.model.weight_bytes / self._bandwidth + gpu.launch_s + reduces * gpu.all_reduce_s
+        reduces = 2 * self.layers if self.num_gpus > 1 else 0
+        return self.weights_s + LAUNCH_S + reduces * ALL_REDUCE_S
 
     @property
     def row_s(self) -> float:
-        """Time of a token row in a forward that is bound by compute."""
-        return self.model.row_flops / (self.num_gpus * self.gpu.flops * self.gpu.flops_share)
+        """Time of a token row in a forward that is bound by compute, without attention over the context."""
+        return 2 * self.parameters / (self.num_gpus * FLOPS * FLOPS_SHARE)
 
     @property
     def knee_rows(self) -> int:
         """Rows whose compute takes as long as reading the weights; fewer rows cost nothing more."""
-        return int(self.model.weight_bytes / self._bandwidth / self.row_s)
+        return int(self.weights_s / self.row_s)
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of the KV of one token."""
+        return 2 * self.layers * _KV_HEADS * _HEAD_SIZE * _BYTES
 
     @property
     def sequence_s(self) -> float:
         """Time to read the KV of one sequence."""
-        return self.context_tokens * self.model.kv_bytes / self._bandwidth
+        return self.context_tokens * self.kv_bytes / self._bandwidth
 
     @property
     def kv_tokens(self) -> int:
         """KV positions that fit next to the weights."""
-        room = self.num_gpus * self.gpu.memory * self.gpu.memory_share - self.model.weight_bytes
-        return int(room / self.model.kv_bytes)
+        return int((self.num_gpus * MEMORY * MEMORY_SHARE - self.parameters * _BYTES) / self.kv_bytes)
 
     def simulated(self, language: SimulatedConfig) -> SimulatedConfig:
         """Return a simulated model of this language with these costs."""
@@ -118,4 +79,4 @@ class Replica:
 
     @property
     def _bandwidth(self) -> float:
-        return self.num_gpus * self.gpu.bandwidth * self.gpu.bandwidth_share
+        return self.num_gpus * BANDWIDTH * self.bandwidth_share

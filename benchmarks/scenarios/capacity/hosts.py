@@ -5,13 +5,12 @@ import threading
 import time
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import uvloop
 from prometheus_client import CollectorRegistry
 
-from benchmarks.harness.link import delayed_link
 from benchmarks.harness.system import serving
 from fly.clock import SystemClock
 from fly.messages import Role
@@ -24,56 +23,40 @@ from services.drafter.servicer import host_engine as host_drafter
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.config import ModelSection
 from services.engine.simulation.clock_engine import ClockEngine
-from services.engine.simulation.device import Device
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 from services.target.servicer import host_engine as host_target
 
 _STEPS = "flyserve_step_seconds_sum"
+_MAX_BATCH_TOKENS = 1024
+"""Token rows of one forward; a chunk of a prefill has at most half as many."""
+_NEVER_AHEAD = DraftingLimits(ahead_sequences=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """Replicas of one tier, all alike: `number` of them, each with its own limits.
-
-    Attributes:
-        ahead_sequences: Most open sequences with which a drafter drafts ahead.
-    """
+    """Replicas of one tier, all alike: `number` of them, each with its own limits."""
 
     role: Role
     model: SimulatedConfig
     number: int
     max_sequences: int
     kv_tokens: int
-    max_batch_tokens: int
-    ahead_sequences: float = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """A process's counters at one moment, or what they grew by; in real seconds unless stated otherwise.
+class Sample(NamedTuple):
+    """A process's counters at one moment.
 
     Attributes:
         at_s: Time on the machine's monotonic clock.
         asked_s: Cost of its forwards, in dilated time.
         late_s: Time that they took beyond their cost, in dilated time.
-        verify_s: Time in targets, over all answered steps.
-        draft_s: Time in drafters, over all answered steps.
+        steps_s: Real time in its services, over all answered steps.
     """
 
     at_s: float
     asked_s: float
     late_s: float
-    verify_s: float
-    draft_s: float
-
-    def __sub__(self, earlier: "Sample") -> "Sample":
-        """Return the activity since an earlier sample."""
-        return Sample(*(getattr(self, each.name) - getattr(earlier, each.name) for each in fields(self)))
-
-    def __add__(self, other: "Sample") -> "Sample":
-        """Add the activity of two processes over the same time."""
-        sums = (getattr(self, each.name) + getattr(other, each.name) for each in fields(self)[1:])
-        return Sample(self.at_s, *sums)
+    steps_s: float
 
 
 class PacedClock(SystemClock):
@@ -99,8 +82,8 @@ class Hosts:
     """Replicas or routers; the thread that calls the methods is not that of the event loop."""
 
     def __init__(self, dilation: float) -> None:
-        self._clock, self._dilation = PacedClock(dilation), dilation
-        self._registries: list[CollectorRegistry] = []
+        self._clock = PacedClock(dilation)
+        self._registries: list[tuple[Role, CollectorRegistry]] = []
         self._stack, self._loop = AsyncExitStack(), uvloop.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
 
@@ -108,26 +91,15 @@ class Hosts:
         """Start the replicas of every tier; return their addresses, tier by tier."""
         return [[self._run(self._start_replica(tier)) for _ in range(tier.number)] for tier in tiers]
 
-    def start_pairs(self, target: Tier, drafter: Tier, pause_s: float) -> list[list[str]]:
-        """Start pairs of a target and a drafter with one `Device` each; return addresses, tier by tier."""
-        devices = [Device(self._clock, pause_s) for _ in range(target.number)]
-        return [
-            [self._run(self._start_replica(tier, device)) for device in devices] for tier in (target, drafter)
-        ]
-
-    def start_link(self, address: str, delay_s: float) -> str:
-        """Start a link to `address` that delays bytes by simulated seconds each way; return its address."""
-        link = delayed_link(address, delay_s * self._dilation)
-        return str(self._run(self._stack.enter_async_context(link)))
-
     def start_routers(self, config: RouterConfig, number: int) -> list[str]:
         """Start routers, and return their addresses."""
         return [self._run(self._start_router(config)) for _ in range(number)]
 
     def sample(self) -> Sample:
         """Return the counters of this process."""
-        clock, steps_s = self._clock, (self._steps_s(Role.TARGET), self._steps_s(Role.DRAFTER))
-        return Sample(time.monotonic(), clock.asked_s, clock.late_s, *steps_s)
+        steps = (each.get_sample_value(_STEPS, {"role": role.value}) for role, each in self._registries)
+        clock = self._clock
+        return Sample(time.monotonic(), clock.asked_s, clock.late_s, sum(filter(None, steps)))
 
     def stop(self) -> None:
         """Stop all hosts; their calls end at once."""
@@ -137,24 +109,19 @@ class Hosts:
     def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    async def _start_replica(self, tier: Tier, device: Device | None = None) -> str:
-        limits = ModelSection(max_batch_tokens=tier.max_batch_tokens, max_queued=tier.max_sequences)
+    async def _start_replica(self, tier: Tier) -> str:
+        limits = ModelSection(max_batch_tokens=_MAX_BATCH_TOKENS, max_queued=tier.max_sequences)
         runner = SimulatedRunner(tier.model, tier.role, tier.max_sequences, tier.kv_tokens)
-        engine, telemetry = ClockEngine(runner, self._clock, limits, device), Telemetry()
+        engine, telemetry = ClockEngine(runner, self._clock, limits), Telemetry()
         await engine.start()
         telemetry.registry = CollectorRegistry()
-        self._registries.append(telemetry.registry)
+        self._registries.append((tier.role, telemetry.registry))
         if tier.role is Role.TARGET:
             return await self._serve(host_target(engine, telemetry=telemetry))
-        drafting = DraftingLimits(ahead_sequences=tier.ahead_sequences)
-        return await self._serve(host_drafter(engine, SubDrafters(None), drafting, telemetry))
+        return await self._serve(host_drafter(engine, SubDrafters(None), _NEVER_AHEAD, telemetry))
 
     async def _start_router(self, config: RouterConfig) -> str:
         return await self._serve(await create_host(config, self._clock))
 
     async def _serve(self, host: Host) -> str:
         return await self._stack.enter_async_context(serving(host))
-
-    def _steps_s(self, role: Role) -> float:
-        values = (each.get_sample_value(_STEPS, {"role": role.value}) for each in self._registries)
-        return sum(filter(None, values))

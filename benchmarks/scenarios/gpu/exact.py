@@ -1,54 +1,37 @@
 """The engine's greedy tokens against those of transformers: alone, batched, and in verifications."""
 
-import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from benchmarks.scenarios.gpu.engine import load, new_slot, rows_of
+from benchmarks.scenarios.gpu.forward import kinds_of_parts, load, new_slot, rows_of
 from benchmarks.scenarios.gpu.plan import Case, Plan
 from benchmarks.scenarios.gpu.results import Exactness
-from benchmarks.scenarios.peers.transformers_peer import load_plain
+from benchmarks.scenarios.peers.transformers_peer import TransformersPeer
 from services.engine.config import Dtype
 from services.engine.forward.torch_runner import TorchRunner
 
 _VERIFIED = 16
-_UNFUSED = "gelu"
-"""An activation that the fused forward does not compute."""
 Ids = list[int]
 
 
 def measure_exactness(plan: Plan, folder: Path) -> list[Exactness]:
-    """Decode the same prompts by transformers and by both forwards of the engine, in both types."""
-    ragged = unfused_copy(folder)
-    models = (folder, ragged)
-    return [_compare(plan, model, dtype) for dtype in (Dtype.FLOAT32, Dtype.BFLOAT16) for model in models]
+    """Decode the same prompts by transformers and by the engine, in both types, with each kind of parts."""
+    found = list[Exactness]()
+    for dtype in (Dtype.FLOAT32, Dtype.BFLOAT16):
+        prompts, peer = _prompts(plan), TransformersPeer(folder, None, dtype.value, "generate", plan.device)
+        expected = [[*each, *peer.decode(each, plan.exact_tokens).tokens] for each in prompts]
+        room = Case(max(map(len, expected)), len(prompts), _VERIFIED)
+        for parts in kinds_of_parts(plan.device):
+            runner = load(folder, plan.device, dtype, (room,), parts)
+            found.append(_compare(plan, runner, dtype, prompts, expected))
+    return found
 
 
-def unfused_copy(folder: Path) -> Path:
-    """Return a folder with the same weights and another activation, for which the engine runs ragged."""
-    copy = folder.with_name(f"{folder.name}-{_UNFUSED}")
-    copy.mkdir(exist_ok=True)
-    for file in folder.iterdir():
-        target = copy / file.name
-        if file.name == "config.json":
-            config = json.loads(file.read_text(encoding="utf-8"))
-            target.write_text(json.dumps({**config, "hidden_act": _UNFUSED}), encoding="utf-8")
-        elif file.suffix == ".safetensors":
-            target.unlink(missing_ok=True)
-            target.symlink_to(file.resolve())
-        else:
-            shutil.copyfile(file, target)
-    return copy
-
-
-def _compare(plan: Plan, folder: Path, dtype: Dtype) -> Exactness:
-    prompts = _prompts(plan)
-    expected = _decode_plain(folder, dtype, prompts, plan)
-    room = Case(max(map(len, expected)), len(prompts), _VERIFIED)
-    runner = load(folder, plan.device, dtype, (room,))
+def _compare(
+    plan: Plan, runner: TorchRunner, dtype: Dtype, prompts: Sequence[Ids], expected: Sequence[Ids]
+) -> Exactness:
     alone = [decode(runner, [prompt], plan.exact_tokens)[0] for prompt in prompts]
     together = decode(runner, prompts, plan.exact_tokens)
     pairs = list(zip(alone, expected, strict=True))
@@ -68,27 +51,6 @@ def _prompts(plan: Plan) -> list[Ids]:
     generator = torch.Generator().manual_seed(5)
     vocab = plan.chaos.vocab_size
     return [torch.randint(vocab, (n,), generator=generator).tolist() for n in plan.exact_prompts]
-
-
-def _decode_plain(folder: Path, dtype: Dtype, prompts: Sequence[Ids], plan: Plan) -> list[Ids]:
-    model = load_plain(folder, dtype.value).to(plan.device)
-
-    def generate(prompt: Ids) -> Ids:
-        ids = torch.tensor([prompt], device=plan.device)
-        count = plan.exact_tokens
-        found = model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=count,
-            min_new_tokens=count,
-            do_sample=False,
-            pad_token_id=0,
-        )
-        tokens: Ids = found[0].tolist()
-        return tokens
-
-    with torch.inference_mode():
-        return [generate(prompt) for prompt in prompts]
 
 
 def decode(runner: TorchRunner, prompts: Sequence[Ids], count: int) -> list[Ids]:

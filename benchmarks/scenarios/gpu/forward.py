@@ -1,43 +1,87 @@
-"""The time of the engine's forwards by context, sequences and rows."""
+"""The engine's forwards on a device: by torch alone and by the kernels of `gpu_kernels`, by turns."""
 
-import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-import torch
-
 from benchmarks.aligned_pair.recipe import PairRecipe, Shape
-from benchmarks.scenarios.gpu.engine import load, new_slot, rows_of
 from benchmarks.scenarios.gpu.plan import GPU, Case, Plan
-from benchmarks.scenarios.gpu.results import ForwardTime, ForwardTimes
+from benchmarks.scenarios.gpu.results import ForwardTime
 from benchmarks.scenarios.gpu.timing import Timer
-from services.engine.base import ForwardInput
-from services.engine.config import Dtype
-from services.engine.forward.torch_runner import TorchRunner
+from fly.messages import Role
+from fly.request import SamplingParams
+from services.engine.base import ForwardInput, KvSlot
+from services.engine.config import Dtype, ModelConfig
+from services.engine.forward.torch_runner import Parts, TorchRunner, load_runner
 
-_STEPS = 32
+_BLOCK = 32
+"""Positions beyond its tokens that every sequence gets: memory is given in blocks."""
 _KV_ITEM = 2
 """Bytes of a key's or value's number in bfloat16."""
 
 
-def measure_forwards(plan: Plan, name: str, folder: Path, shape: Shape, timer: Timer) -> ForwardTimes:
-    """Load a model and measure its forwards."""
-    if plan.device == GPU:
-        torch.cuda.reset_peak_memory_stats()
-    started = time.perf_counter()
-    growing = Case(plan.cases[0].context, 1, _STEPS)
-    runner = load(folder, plan.device, Dtype.BFLOAT16, (*plan.cases, growing))
-    load_s = time.perf_counter() - started
-    times = [_measure_case(runner, case, shape, timer) for case in plan.cases]
-    return ForwardTimes(
-        model=model_name(name, plan.pair, shape),
-        forward=runner.description,
-        weight_bytes=runner.weight_bytes,
-        load_s=load_s,
-        memory_bytes=torch.cuda.max_memory_allocated() if plan.device == GPU else None,
-        growing_s=_growing_s(runner, growing),
-        times=times,
+def kinds_of_parts(device: str) -> list[Parts | None]:
+    """Return torch alone (None), and on a GPU the kernels."""
+    if device != GPU:
+        return [None]
+    from gpu_kernels.parts import KERNELS
+
+    return [None, KERNELS]
+
+
+def load(folder: Path, device: str, dtype: Dtype, cases: Sequence[Case], parts: Parts | None) -> TorchRunner:
+    """Return a runner with room for each of the cases, one at a time."""
+    return load_runner(
+        ModelConfig(
+            role=Role.TARGET,
+            model=folder,
+            dtype=dtype,
+            device="cuda" if device == GPU else "cpu",
+            max_sequences=max(case.sequences for case in cases),
+            kv_tokens=max(case.sequences * (case.context + case.rows + _BLOCK) for case in cases),
+        ),
+        parts=parts,
     )
+
+
+def new_slot(runner: TorchRunner, num_tokens: int) -> KvSlot:
+    """Return a slot with room for a sequence."""
+    slot = runner.allocate(num_tokens)
+    assert slot is not None, "the runner was loaded with room for every sequence"
+    return slot
+
+
+def rows_of(slot: KvSlot, ids: Sequence[int], start: int, num_outputs: int | None = None) -> ForwardInput:
+    """Return the input that computes `ids` from position `start` on; the head scores all or the last rows."""
+    outputs = len(ids) if num_outputs is None else num_outputs
+    return ForwardInput(slot, start, ids, outputs, SamplingParams(), 0, ())
+
+
+def measure_forwards(plan: Plan, name: str, folder: Path, shape: Shape, timer: Timer) -> list[ForwardTime]:
+    """Load a model with each kind of parts, and measure its forwards by turns."""
+    kinds = kinds_of_parts(plan.device)
+    runners = [load(folder, plan.device, Dtype.BFLOAT16, plan.cases, parts) for parts in kinds]
+    model, weight_bytes = model_name(name, plan.pair, shape), runners[0].weight_bytes
+
+    def measure(case: Case) -> ForwardTime:
+        times = [_measure_case(runner, case, timer) for runner in runners]
+        (torch_s, start_s), kernels_s = times[0], times[1][0] if len(times) > 1 else None
+        return ForwardTime(model, case, weight_bytes, kv_bytes(case, shape), torch_s, start_s, kernels_s)
+
+    return [measure(case) for case in plan.cases]
+
+
+def _measure_case(runner: TorchRunner, case: Case, timer: Timer) -> tuple[float, float]:
+    """Return the seconds of a forward with its head, and those until the host has started its work."""
+    # NOTE: the KV of the context is that of no text, but takes as long to read.
+    slots = [new_slot(runner, case.context + case.rows) for _ in range(case.sequences)]
+    ids = [1 + index % 100 for index in range(case.rows)]
+    batch = [rows_of(slot, ids, case.context) for slot in slots]
+    forward_s = timer.median_s(partial(runner.forward, batch))
+    start_s = timer.start_s(partial(runner.logits, batch))
+    for slot in slots:
+        runner.free(slot)
+    return forward_s, start_s
 
 
 def model_name(name: str, recipe: PairRecipe, shape: Shape) -> str:
@@ -50,33 +94,3 @@ def kv_bytes(case: Case, shape: Shape) -> int:
     """Return the bytes of the keys and values that a case reads in all layers."""
     per_token = 2 * shape.layers * shape.kv_heads * (shape.hidden // shape.heads) * _KV_ITEM
     return case.sequences * (case.context + case.rows) * per_token
-
-
-def _measure_case(runner: TorchRunner, case: Case, shape: Shape, timer: Timer) -> ForwardTime:
-    # NOTE: the KV of the context is that of no text, but takes as long to read.
-    slots = [new_slot(runner, case.context + case.rows) for _ in range(case.sequences)]
-    ids = ids_of(case.rows)
-    batch: Sequence[ForwardInput] = [rows_of(slot, ids, case.context) for slot in slots]
-    forward_s = timer.median_s(lambda: runner.forward(batch))
-    start_s = timer.start_s(lambda: runner.logits(batch))
-    logits = runner.logits(batch)
-    head_s = timer.median_s(lambda: runner.score(logits, batch))
-    for slot in slots:
-        runner.free(slot)
-    return ForwardTime(case, kv_bytes(case, shape), forward_s, start_s, head_s)
-
-
-def _growing_s(runner: TorchRunner, case: Case) -> float:
-    """Return the mean time of a step that adds one of the case's rows."""
-    slot = new_slot(runner, case.context + case.rows)
-    start = time.perf_counter()
-    for position, token in enumerate(ids_of(case.rows), start=case.context):
-        runner.forward([rows_of(slot, [token], position)])
-    seconds = time.perf_counter() - start
-    runner.free(slot)
-    return seconds / case.rows
-
-
-def ids_of(count: int) -> list[int]:
-    """Return the tokens of an input of so many rows."""
-    return [1 + index % 100 for index in range(count)]

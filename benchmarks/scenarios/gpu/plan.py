@@ -22,7 +22,7 @@ _PAIR = PairRecipe(
     peak=20.0,
 )
 _TINY = PairRecipe(
-    target=Shape(128, 256, 3, 4, 2), drafter=Shape(64, 128, 2, 4, 2), vocab_size=1024, context_length=256
+    target=Shape(128, 256, 3, 4, 2), drafter=Shape(64, 128, 2, 4, 2), vocab_size=1024, context_length=1024
 )
 _CHAOS = 1.0
 """Noise at which every choice depends on all weights and the whole context, so that an error shows."""
@@ -49,8 +49,8 @@ class Plan(BasePlan):
         exact_prompts: Lengths of the prompts that are decoded as by transformers.
         exact_tokens: New tokens of each.
         streams: Numbers of concurrent requests.
-        max_new_tokens: New tokens of each request.
-        repeat: Repetitions of each way of decoding.
+        window_s: Length of a window of one way of decoding.
+        repeat: Windows of each way of decoding, after one that does not count.
         serve_s: Time of serving after which no further number of requests is begun.
         total_s: Time of the whole run after which no further part or number of requests is begun.
     """
@@ -66,7 +66,7 @@ class Plan(BasePlan):
     exact_prompts: Annotated[tuple[int, ...], Quick((5, 17))] = (5, 17, 130)
     exact_tokens: Annotated[int, Field(ge=17), Quick(33)] = 96
     streams: Annotated[tuple[int, ...], Quick((1,))] = (1, 8, 32)
-    max_new_tokens: Annotated[int, Field(ge=1), Quick(32)] = 128
+    window_s: Annotated[float, Field(gt=0), Quick(1.0)] = 3.0
     repeat: Annotated[int, Field(ge=1), Quick(1)] = 3
     serve_s: Annotated[float, Field(gt=0)] = 150.0
     total_s: Annotated[float, Field(gt=0)] = 540.0
@@ -83,7 +83,7 @@ class Plan(BasePlan):
             exact_prompts=(5, 17),
             exact_tokens=min(self.exact_tokens, 33),
             streams=tuple(number for number in self.streams if number <= 2) or (2,),
-            max_new_tokens=min(self.max_new_tokens, 24),
+            window_s=min(self.window_s, 1.0),
             repeat=1,
         )
 

@@ -1,26 +1,21 @@
 """The parts that compute in one process: what a benchmark's worker calls, one after the other."""
 
 import gc
-from typing import Literal, NamedTuple
+import shutil
+import subprocess
+from typing import Literal
 
 import torch
 from transformers.utils import logging as transformers_logging
 
 from benchmarks.aligned_pair.folders import PairFolders, ensure_pair
-from benchmarks.aligned_pair.recipe import Shape
 from benchmarks.scenarios.gpu.exact import measure_exactness
 from benchmarks.scenarios.gpu.forward import measure_forwards
-from benchmarks.scenarios.gpu.kernels import measure_kernels
-from benchmarks.scenarios.gpu.plan import CPU, GPU, Device, Plan
-from benchmarks.scenarios.gpu.probe import probe
-from benchmarks.scenarios.gpu.results import Exactness, ForwardTimes, KernelTimes, Limits, Probe
-from benchmarks.scenarios.gpu.timing import Timer, measure_limits
+from benchmarks.scenarios.gpu.plan import CPU, GPU, Plan
+from benchmarks.scenarios.gpu.results import Device, Exactness, ForwardTime
+from benchmarks.scenarios.gpu.timing import Timer
+from services.engine.loading.bandwidth import measure_limit
 from services.engine.loading.device import prepare_device
-
-
-class _Model(NamedTuple):
-    name: str
-    shape: Shape
 
 
 class Rig:
@@ -43,15 +38,15 @@ class Rig:
         _release()
         return folders
 
-    def limits(self) -> Limits:
-        """Measure what the device can do."""
-        found = measure_limits(self._plan.device, self._timer)
+    def device(self) -> Device:
+        """Measure the limits of the device."""
+        plan, kind = self._plan, torch.device(self._plan.device)
+        num_bytes, width = (1 << 32, 8192) if plan.device == GPU else (1 << 24, 256)
+        square = torch.randn(width, width, device=kind, dtype=torch.bfloat16)
+        product_s = self._timer.median_s(lambda: square @ square)
+        read_bytes_per_s = measure_limit(torch.bfloat16, kind, num_bytes)
         _release()
-        return found
-
-    def probe(self) -> Probe:
-        """Return the facts of the machine."""
-        return probe(self._plan.device, self._timer)
+        return Device(_gpu_name() if plan.device == GPU else "", read_bytes_per_s, 2 * width**3 / product_s)
 
     def exact(self) -> list[Exactness]:
         """Compare the engine with transformers."""
@@ -62,29 +57,19 @@ class Rig:
         _release()
         return found
 
-    def forward(self) -> list[ForwardTimes]:
-        """Measure forwards of both models."""
-        folders, found = self.pair(), list[ForwardTimes]()
-        for model, folder in zip(self._models(), (folders.drafter, folders.target), strict=True):
-            found.append(measure_forwards(self._plan, model.name, folder, model.shape, self._timer))
+    def forward(self) -> list[ForwardTime]:
+        """Measure forwards of both models: the smaller one first, so that its figures come early."""
+        folders, pair, found = self.pair(), self._plan.pair, list[ForwardTime]()
+        for name, shape, folder in (
+            ("drafter", pair.drafter, folders.drafter),
+            ("target", pair.target, folders.target),
+        ):
+            found += measure_forwards(self._plan, name, folder, shape, self._timer)
             _release()
         return found
 
-    def kernels(self) -> list[KernelTimes]:
-        """Measure forwards of both models by the kernels and by torch; nothing on a CPU."""
-        folders, found = self.pair(), list[KernelTimes | None]()
-        for model, folder in zip(self._models(), (folders.drafter, folders.target), strict=True):
-            found.append(measure_kernels(self._plan, model.name, folder, model.shape, self._timer))
-            _release()
-        return [each for each in found if each is not None]
 
-    def _models(self) -> tuple[_Model, _Model]:
-        """Return drafter and target: the smaller model first, so that its figures come early."""
-        pair = self._plan.pair
-        return _Model("drafter", pair.drafter), _Model("target", pair.target)
-
-
-def _device(wanted: Device | Literal["auto"]) -> Device:
+def _device(wanted: Literal["auto", "cpu", "cuda"]) -> Literal["cpu", "cuda"]:
     """Return the device that the plan's `auto` stands for."""
     if wanted == "auto":
         return GPU if torch.cuda.is_available() else CPU
@@ -96,3 +81,16 @@ def _release() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+def _gpu_name() -> str:
+    """Return a sentence about the GPU, its driver and the libraries that compute on it."""
+    found, tool, driver = torch.cuda.get_device_properties(0), shutil.which("nvidia-smi"), "unknown"
+    if tool is not None:
+        query = (tool, "--query-gpu=driver_version", "--format=csv,noheader")
+        done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
+        driver = done.stdout.split("\n")[0].strip() or driver
+    return (
+        f"{found.name}, {found.total_memory / 1e9:.0f} GB, {found.multi_processor_count} multiprocessors;"
+        f" driver {driver}, CUDA {torch.version.cuda}."
+    )

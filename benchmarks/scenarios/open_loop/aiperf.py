@@ -3,12 +3,11 @@
 import json
 import os
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import cycle
+from collections.abc import Mapping, Sequence
+from itertools import cycle, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import Any
 from urllib.request import urlopen
 
 from benchmarks.harness.system import DEMO_MODELS
@@ -16,75 +15,10 @@ from fly.errors import ConfigError, NotReady
 from flyserve.bench.tasks import load_tasks, render
 
 VARIABLE = "AIPERF"
-_MAX_NEW_TOKENS, _SEED = 512, 1
+_MAX_NEW_TOKENS = 512
 _TIMEOUT_S = 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """The latencies that a good response keeps.
-
-    Attributes:
-        first_ms: Time to the first token.
-        token_ms: Mean time of each token after it.
-    """
-
-    first_ms: float
-    token_ms: float
-
-    @property
-    def option(self) -> str:
-        """Value of AIPerf's option `--goodput`."""
-        return f"time_to_first_token:{self.first_ms:g} inter_token_latency:{self.token_ms:g}"
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """AIPerf's summary of one run.
-
-    Attributes:
-        requests: Responses that were complete.
-        failed: Share of the requests that failed, in percent.
-        requests_per_s: Complete responses per second.
-        tokens_per_s: Output tokens of all users.
-        latency_s, latency_p95_s: Time of a whole response, median and 95th percentile.
-        first_s, first_p95_s: Time to the first token.
-        token_p99_s: Time per token after the first one, a mean per response; its 99th percentile.
-        good: Share of the complete responses that keep the promise.
-        acceptance_length: Tokens per round with a draft, over all rounds; None without drafts.
-    """
-
-    requests: int
-    failed: float
-    requests_per_s: float
-    tokens_per_s: float
-    latency_s: float
-    latency_p95_s: float
-    first_s: float
-    first_p95_s: float
-    token_p99_s: float
-    good: float
-    acceptance_length: float | None
-
-    @classmethod
-    def of(cls, export: Mapping[str, Any]) -> Self:
-        """Read AIPerf's `profile_export_aiperf.json`."""
-        latency, first = export["request_latency"], export["time_to_first_token"]
-        length = export.get("spec_decode_token_weighted_acceptance_length")
-        count = export["request_count"]["avg"]
-        return cls(
-            requests=round(count),
-            failed=export.get("request_error_rate", {"avg": 0.0})["avg"],
-            requests_per_s=export["request_throughput"]["avg"],
-            tokens_per_s=export["output_token_throughput"]["avg"],
-            latency_s=latency["p50"] / 1e3,
-            latency_p95_s=latency["p95"] / 1e3,
-            first_s=first["p50"] / 1e3,
-            first_p95_s=first["p95"] / 1e3,
-            token_p99_s=export["inter_token_latency"]["p99"] / 1e3,
-            good=export["good_request_count"]["avg"] / count,
-            acceptance_length=length and length["avg"],
-        )
+Export = dict[str, Any]
+"""AIPerf's `profile_export_aiperf.json`: statistics by the name of the figure; times in milliseconds."""
 
 
 def aiperf_program(environment: Mapping[str, str] = os.environ) -> str:
@@ -100,57 +34,42 @@ def aiperf_program(environment: Mapping[str, str] = os.environ) -> str:
     return program
 
 
-def served_model(url: str) -> str:
-    """Return the name of the model behind an HTTP API."""
-    with urlopen(f"{url}/v1/models", timeout=_TIMEOUT_S) as response:
-        return str(json.load(response)["data"][0]["id"])
-
-
 class Aiperf:
     """The program, sending greedy and streamed chats to one model."""
 
-    def __init__(self, program: str, url: str, model: str, promise: Promise) -> None:
+    def __init__(self, program: str, url: str, first_ms: float, token_ms: float) -> None:
+        """Judge responses by their time to the first token, and the mean time of each token after it."""
+        goodput = f"time_to_first_token:{first_ms:g} inter_token_latency:{token_ms:g}"
         self._command = [
-            *(program, "profile", "--model", model, "--url", url, "--endpoint-type", "chat", "--streaming"),
-            *("--use-server-token-count", "--tokenizer", str(DEMO_MODELS / "target")),
-            *("--goodput", promise.option, "--random-seed", str(_SEED)),
-            *("--ui", "none", "--no-auto-plot"),
+            *(program, "profile", "--model", _served_model(url), "--url", url, "--endpoint-type", "chat"),
+            *("--streaming", "--use-server-token-count", "--tokenizer", str(DEMO_MODELS / "target")),
+            *("--goodput", goodput, "--ui", "none", "--no-auto-plot", "--custom-dataset-type", "single_turn"),
         ]
 
-    def follow(self, speculation: Mapping[str, Any], times_s: Sequence[float]) -> Run:
-        """Send requests at these times, whether or not earlier ones have ended.
+    def run(self, speculation: Mapping[str, Any], count: int, seed: int, *flags: str) -> Export:
+        """Send `count` requests; the flags set how many are open, or when they arrive.
 
         Raises:
             NotReady: AIPerf failed; the message has its last lines.
         """
-        entries = (
-            {"timestamp": round(1e3 * time), "text_input": text}
-            for time, text in zip(times_s, cycle(_texts()), strict=False)
-        )
-        return self._run(speculation, "mooncake_trace", entries, "--fixed-schedule")
-
-    def keep_open(self, speculation: Mapping[str, Any], callers: int, count: int) -> Run:
-        """Send `count` requests, so many of them open at once; raises NotReady as `follow`."""
-        entries = ({"text": text} for _, text in zip(range(count), cycle(_texts()), strict=False))
-        size = ("--concurrency", str(callers), "--request-count", str(count), "--warmup-request-count", "2")
-        return self._run(speculation, "single_turn", entries, *size)
-
-    def _run(
-        self, speculation: Mapping[str, Any], kind: str, entries: Iterable[Mapping[str, Any]], *flags: str
-    ) -> Run:
         fields = {"temperature": 0, "max_tokens": _MAX_NEW_TOKENS, "speculation": speculation}
+        texts = islice(cycle(render(task.prompt) for task in load_tasks()), count)
         with TemporaryDirectory(prefix="flyserve-") as name:
             folder = Path(name)
             prompts = folder / "prompts.jsonl"
-            prompts.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
-            command = [*self._command, "--input-file", str(prompts), "--custom-dataset-type", kind, *flags]
-            command += ["--extra-inputs", json.dumps(fields), "--output-artifact-dir", str(folder / "out")]
-            _call(command, folder)
-            return Run.of(json.loads((folder / "out" / "profile_export_aiperf.json").read_text("utf-8")))
+            prompts.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+            command = [*self._command, *flags, "--input-file", str(prompts), "--request-count", str(count)]
+            command += ["--random-seed", str(seed), "--extra-inputs", json.dumps(fields)]
+            _call([*command, "--output-artifact-dir", str(folder / "out")], folder)
+            export = folder / "out" / "profile_export_aiperf.json"
+            found: Export = json.loads(export.read_text("utf-8"))
+            return found
 
 
-def _texts() -> list[str]:
-    return [render(task.prompt) for task in load_tasks()]
+def _served_model(url: str) -> str:
+    """Return the name of the model behind an HTTP API."""
+    with urlopen(f"{url}/v1/models", timeout=_TIMEOUT_S) as response:
+        return str(json.load(response)["data"][0]["id"])
 
 
 def _call(command: Sequence[str], folder: Path) -> None:

@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
 from benchmarks.harness.command import BasePlan, Quick
-from benchmarks.scenarios.open_loop.aiperf import Promise, Run
-from benchmarks.scenarios.open_loop.arrivals import Load
+from benchmarks.scenarios.open_loop.aiperf import Export
 
 DRAFT_LENGTH = 15
 BASELINE, FLY = "plain", f"FLy, drafts of {DRAFT_LENGTH}"
@@ -18,8 +17,25 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
 }
 """The field `speculation` of the requests, by the name of the setting."""
 
-Runs = dict[str, list[Run]]
+Runs = dict[str, list[Export]]
 """Runs of one load, by setting."""
+
+
+class Load(NamedTuple):
+    """A rate of requests, as a share of the requests per second that plain decoding completes at most.
+
+    Attributes:
+        smoothness: Shape of the gamma distribution of the times between requests; 1 is a Poisson process.
+    """
+
+    share: float
+    smoothness: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """Name in tables."""
+        name = f"{self.share:g} of the capacity"
+        return name if self.smoothness == 1 else f"{name}, in bursts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +44,17 @@ class Plan(BasePlan):
 
     Attributes:
         shares: Rates, as shares of the requests per second that plain decoding completes at most.
-        burst_share, burst: The rate of the run with a burst, and the factor of its burst.
+        burst_share, burst_smoothness: The rate and smoothness of the run with bursts.
         seconds: Time over which the requests of a run arrive.
         callers, capacity_requests: Requests that are open at once while the capacity is measured, and all.
-        first_ms, token_ms: The promise: time to the first token, and per token after it.
+        first_ms, token_ms: Limits of a good response: time to the first token, and per token after it.
         places: Sequences that each replica holds.
         repeat: Runs of every setting at every load.
     """
 
     shares: Annotated[tuple[float, ...], Field(min_length=1), Quick((0.5,))] = (0.5, 0.8, 1.1)
     burst_share: float = 0.5
-    burst: Annotated[float, Field(ge=1)] = 10.0
+    burst_smoothness: Annotated[float, Field(gt=0, lt=1)] = 0.2
     seconds: Annotated[float, Field(gt=0), Quick(4.0)] = 30.0
     callers: Annotated[int, Field(ge=1), Quick(4)] = 16
     capacity_requests: Annotated[int, Field(ge=2), Quick(8)] = 64
@@ -50,9 +66,4 @@ class Plan(BasePlan):
     @property
     def loads(self) -> list[Load]:
         """All loads, in their order."""
-        return [*(Load(share) for share in self.shares), Load(self.burst_share, self.burst)]
-
-    @property
-    def promise(self) -> Promise:
-        """The latencies that a good response keeps."""
-        return Promise(self.first_ms, self.token_ms)
+        return [*(Load(share) for share in self.shares), Load(self.burst_share, self.burst_smoothness)]

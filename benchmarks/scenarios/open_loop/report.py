@@ -5,56 +5,70 @@ from collections.abc import Iterator, Mapping, Sequence
 from benchmarks.harness.machine import Machine
 from benchmarks.harness.plot import line_chart
 from benchmarks.harness.report import AROUND, TIMES, Figure, Report, Row, Table, make_rows
-from benchmarks.harness.statistics import median_ratio, spread
-from benchmarks.scenarios.open_loop.aiperf import Run
+from benchmarks.harness.statistics import Spread, median_ratio, spread
+from benchmarks.scenarios.open_loop.aiperf import Export
 from benchmarks.scenarios.open_loop.plan import BASELINE, SETTINGS, Plan, Runs
 
 _SHOWN = ("setting", "response p50, s", "times as fast as plain", "good")
-Compared = tuple[str, str, Sequence[Run], Sequence[Run]]
+Compared = tuple[str, str, Sequence[Export], Sequence[Export]]
 """A load, a setting, its runs, and those of plain decoding."""
 
 
-def _spread(name: str, scale: float, head: str, form: str) -> Figure[Compared]:
-    return Figure(
-        name,
-        lambda c: spread([scale * getattr(each, name) for each in c[2]]),
-        {head: f"{{.value:{form}}}"},
-    )
+def _values(runs: Sequence[Export], name: str, kind: str = "avg", scale: float = 1.0) -> list[float]:
+    return [scale * each[name][kind] for each in runs]
+
+
+def _of(name: str, kind: str, scale: float, head: str, form: str) -> Figure[Compared]:
+    """Return the spread of one of AIPerf's statistics over the runs."""
+    values = lambda c: spread(_values(c[2], name, kind, scale))  # noqa: E731
+    return Figure(f"{name}_{kind}", values, {head: f"{{.value:{form}}}"})
+
+
+def _good(compared: Compared) -> Spread:
+    good, all_ = (_values(compared[2], name) for name in ("good_request_count", "request_count"))
+    return spread([part / whole for part, whole in zip(good, all_, strict=True)])
+
+
+def _failed(compared: Compared) -> float:
+    return max(float(each.get("request_error_rate", {"avg": 0.0})["avg"]) for each in compared[2])
+
+
+def _acceptance_length(compared: Compared) -> float | None:
+    """Return the tokens per round with a draft, over all rounds; None without drafts."""
+    found = compared[2][0].get("spec_decode_token_weighted_acceptance_length")
+    return found and float(found["avg"])
 
 
 _SETTING: Figure[Compared] = Figure("setting", lambda c: c[1], {"setting": "{}"})
+_TOKENS = _of("output_token_throughput", "avg", 1, "tokens/s", ".0f")
 CAPACITY: tuple[Figure[Compared], ...] = (
     _SETTING,
-    _spread("requests_per_s", 1, "requests/s", ".2f"),
-    _spread("tokens_per_s", 1, "tokens/s", ".0f"),
+    _of("request_throughput", "avg", 1, "requests/s", ".2f"),
+    _TOKENS,
     Figure(
-        "by_plain",
-        lambda c: median_ratio([each.tokens_per_s for each in c[2]], [each.tokens_per_s for each in c[3]]),
-        {"by plain": TIMES, "95% interval": AROUND},
+        "ratio",
+        lambda c: median_ratio(*(_values(runs, "output_token_throughput") for runs in c[2:])),
+        {"relative to plain": TIMES, "95% interval": AROUND},
     ),
 )
 FIGURES: tuple[Figure[Compared], ...] = (
     Figure("load", lambda c: c[0], {"load": "{}"}),
     _SETTING,
-    Figure("requests", lambda c: sum(each.requests for each in c[2]), {"responses": "{}"}),
-    Figure("failed", lambda c: max(each.failed for each in c[2]), {"failed": "{:g}%"}),
-    _spread("latency_s", 1, "response p50, s", ".2f"),
+    Figure("requests", lambda c: round(sum(_values(c[2], "request_count"))), {"responses": "{}"}),
+    Figure("failed", _failed, {"failed": "{:g}%"}),
+    _of("request_latency", "p50", 1e-3, "response p50, s", ".2f"),
     Figure(
-        "by_plain",
-        lambda c: median_ratio([each.latency_s for each in c[3]], [each.latency_s for each in c[2]]),
+        "ratio",
+        lambda c: median_ratio(*(_values(runs, "request_latency", "p50") for runs in (c[3], c[2]))),
         {"times as fast as plain": TIMES, "95% interval": AROUND},
     ),
-    _spread("latency_p95_s", 1, "response p95, s", ".2f"),
-    _spread("first_s", 1e3, "first token p50, ms", ".0f"),
-    _spread("first_p95_s", 1e3, "first token p95, ms", ".0f"),
-    _spread("token_p99_s", 1e3, "per token p99, ms", ".1f"),
-    _spread("good", 1, "good", ".0%"),
-    _spread("tokens_per_s", 1, "tokens/s", ".0f"),
-    Figure(
-        "acceptance_length",
-        lambda c: next((each.acceptance_length for each in c[2]), None),
-        {"acceptance length": "{:.2f}"},
-    ),
+    _of("request_latency", "p95", 1e-3, "response p95, s", ".2f"),
+    _of("time_to_first_token", "p50", 1, "first token p50, ms", ".0f"),
+    _of("time_to_first_token", "p95", 1, "first token p95, ms", ".0f"),
+    _of("inter_token_latency", "p99", 1, "per token p99, ms", ".1f"),
+    Figure("good", _good, {"good": "{.value:.0%}"}),
+    _TOKENS,
+    Figure("acceptance_length", _acceptance_length, {"acceptance length": "{:.2f}"}),
 )
 
 
@@ -79,10 +93,10 @@ def _compared(found: Mapping[str, Runs]) -> Iterator[Compared]:
 
 
 def _chart(plan: Plan, rows: Sequence[Row]) -> str:
-    shares = {load.name: load.share for load in plan.loads if load.burst == 1}
+    shares = {load.name: load.share for load in plan.loads if load.smoothness == 1}
     lines = {
         setting: [
-            (shares[row.load], row.latency_s.value)
+            (shares[row.load], row.request_latency_p50.value)
             for row in rows
             if row.setting == setting and row.load in shares
         ]

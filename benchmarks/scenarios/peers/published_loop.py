@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from benchmarks.scenarios.peers.measure import DRAFT_LENGTH, Answer
+from benchmarks.scenarios.peers.plan import DRAFT_LENGTH, Answer
 from benchmarks.scenarios.peers.transformers_peer import load_plain
 from fly.presets import PRESETS
 from fly.sequence import common_length

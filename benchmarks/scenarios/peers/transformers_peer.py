@@ -8,15 +8,17 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from benchmarks.scenarios.peers.measure import LOOKUP_TOKENS, Answer
+from benchmarks.scenarios.peers.plan import LOOKUP_TOKENS, Answer
 from services.engine.loading.model import DTYPES
 
 
 class TransformersPeer:
     """One model, or two for assisted generation, in transformers' own classes with SDPA."""
 
-    def __init__(self, target: Path, drafter: Path | None, dtype: str, method: str) -> None:
-        self._model = load_plain(target, dtype)
+    def __init__(
+        self, target: Path, drafter: Path | None, dtype: str, method: str, device: str = "cpu"
+    ) -> None:
+        self._model, self._device = load_plain(target, dtype).to(device), device
         self._options: dict[str, Any] = {}
         if method == "assisted" and drafter is not None:
             self._options["assistant_model"] = load_plain(drafter, dtype)
@@ -26,7 +28,7 @@ class TransformersPeer:
     @torch.inference_mode()
     def decode(self, prompt: Sequence[int], max_new_tokens: int) -> Answer:
         """Decode one response, with greedy sampling."""
-        ids = torch.tensor([list(prompt)])
+        ids = torch.tensor([list(prompt)], device=self._device)
         start = time.perf_counter()
         found = self._model.generate(
             ids,

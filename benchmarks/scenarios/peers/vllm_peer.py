@@ -7,13 +7,12 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
-from benchmarks.scenarios.peers.measure import Answer
+from benchmarks.scenarios.peers.plan import Answer
+from benchmarks.scenarios.peers.program import Process, ready_word, running
 from fly.errors import ConfigError, NotReady
 
-_ROOT = Path(__file__).resolve().parents[3]
 _STOP_TIMEOUT_S = 30.0
 VARIABLE = "VLLM_PYTHON"
 
@@ -33,7 +32,7 @@ def vllm_python(environment: Mapping[str, str] = os.environ) -> str | None:
 class OfflineVllm:
     """vLLM's own `generate`, in a process of its own."""
 
-    def __init__(self, process: "subprocess.Popen[str]", ending_ids: Sequence[int]) -> None:
+    def __init__(self, process: Process, ending_ids: Sequence[int]) -> None:
         """Use a process that is ready; `ending_ids` end a response."""
         self._process, self._ending_ids = process, list(ending_ids)
 
@@ -71,7 +70,7 @@ def offline_vllm(
         NotReady: It ends before it is ready; the error has its last line.
     """
     program = str(Path(__file__).with_name("vllm_offline.py"))
-    with _process([python, program, str(model), dtype, str(max_sequences)]) as (process, _):
+    with running([python, program, str(model), dtype, str(max_sequences)], ready_word) as (process, _):
         try:
             yield OfflineVllm(process, ending_ids)
         finally:
@@ -96,41 +95,9 @@ def flyserve_on_vllm(python: str, model: Path, dtype: str, max_sequences: int) -
     drafter = ["-m", "services.lookup", "--role", "drafter", "--engine", "suffix"]
     router = ["-m", "router", "--model", str(model), "--grpc-port", "0", "--http-port", "0"]
     with ExitStack() as stack:
-        _, target_address = stack.enter_context(_process([python, *target]))
-        _, drafter_address = stack.enter_context(_process([sys.executable, *drafter]))
-        replicas = ["--target", target_address, "--drafter", drafter_address]
-        _, address = stack.enter_context(_process([sys.executable, *router, *replicas]))
-        yield address
 
+        def start(*command: str) -> str:
+            return stack.enter_context(running(command, ready_word))[1]
 
-@contextmanager
-def _process(command: Sequence[str]) -> Iterator[tuple["subprocess.Popen[str]", str]]:
-    """Yield a process and the first word after its line `ready`; end it with the block."""
-    environment = {**os.environ, "PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": "1"}
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with (
-        TemporaryFile("w+") as log,
-        subprocess.Popen(command, cwd=_ROOT, env=environment, stderr=log, **pipes) as process,
-    ):
-        try:
-            yield process, _ready(process, log, " ".join(command[1:3]))
-        finally:
-            _stop(process)
-
-
-def _ready(process: "subprocess.Popen[str]", log: Any, what: str) -> str:
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("ready"):
-            return (line.split()[1:] or [""])[0]
-    log.seek(0)
-    last = (log.read().strip().splitlines() or ["it printed nothing"])[-1]
-    raise NotReady(f"{what} ended before it was ready; it printed last: {last}")
-
-
-def _stop(process: "subprocess.Popen[str]") -> None:
-    process.terminate()
-    try:
-        process.wait(_STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
+        replicas = ["--target", start(python, *target), "--drafter", start(sys.executable, *drafter)]
+        yield start(sys.executable, *router, *replicas)

@@ -1,13 +1,13 @@
 """The problems, and the response to each of them under a setting."""
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import islice
 
 from benchmarks.harness.client import generate
-from benchmarks.scenarios.quality.settings import Setting
 from demo.corpus import Family, Split, problems
+from fly.request import SpeculationParams
 from fly.response import Statistics
 from flyserve.bench.progress import Advance
 from flyserve.bench.tasks import Task, render
@@ -40,34 +40,17 @@ class Record:
 
 
 def measure_all(
-    client: Client, setting: Setting, tasks: Sequence[Task], concurrency: int, advance: Advance
+    client: Client, way: SpeculationParams, tasks: Sequence[Task], concurrency: int, advance: Advance
 ) -> list[Record]:
-    """Send all problems under one setting, several at a time."""
+    """Send all problems under one way of decoding, several at a time."""
+
+    def measure(task: Task) -> Record:
+        response, seconds = generate(client, render(task.prompt), _MAX_NEW_TOKENS, way)
+        advance()
+        return Record(task.id, task.is_solved_by(response.text), seconds, response.statistics)
+
     pool = ThreadPoolExecutor(concurrency)
     try:
-        sent = [pool.submit(measure, client, setting, task) for task in tasks]
-        for done in as_completed(sent):
-            done.result()
-            advance()
-        return [each.result() for each in sent]
+        return list(pool.map(measure, tasks))
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def measure(client: Client, setting: Setting, task: Task) -> Record:
-    """Send one problem under one setting; its number is the seed, so all settings draw the same noise."""
-    sampling = replace(setting.sampling, seed=seed_of(task))
-    response, seconds = generate(
-        client, render(task.prompt), _MAX_NEW_TOKENS, setting.speculation, sampling=sampling
-    )
-    return Record(
-        problem=task.id,
-        is_solved=task.is_solved_by(response.text),
-        seconds=seconds,
-        statistics=response.statistics,
-    )
-
-
-def seed_of(task: Task) -> int:
-    """Return the number at the end of the problem's id."""
-    return int(task.id.rpartition("-")[2])

@@ -8,7 +8,7 @@ from benchmarks.harness.command import Context
 from benchmarks.harness.load import every
 from benchmarks.harness.report import Report
 from benchmarks.scenarios.soak.clients import Clients
-from benchmarks.scenarios.soak.report import Run, Sample, grown, make_report, summarize
+from benchmarks.scenarios.soak.report import Run, Sample, grown, growth, make_report
 from benchmarks.scenarios.soak.requests import Plan
 from benchmarks.scenarios.soak.system import REPLACED, System, running
 
@@ -22,7 +22,7 @@ def run(plan: Plan, context: Context) -> Report:
     found = asyncio.run(measure(plan, context.say))
     report = make_report(context.machine, plan, found)
     # NOTE: a warm-up of seconds is too short to open all that is used again.
-    report.faults = [*found.faults, *([] if context.is_quick else grown(summarize(found)))]
+    report.faults = [*found.faults, *([] if context.is_quick else grown(growth(found)))]
     return report
 
 

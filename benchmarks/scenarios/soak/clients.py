@@ -2,15 +2,16 @@
 
 import asyncio
 import contextlib
-import sys
+import multiprocessing
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from enum import StrEnum
+from dataclasses import replace
+from multiprocessing.synchronize import Event
 
 import httpx2
 
-from benchmarks.scenarios.soak.requests import BAD, Plan, Request, Requests, long_request
+from benchmarks.scenarios.soak.requests import BAD, EXACT, FLY, LONG, PLAIN, Plan, Request, Requests
 from fly.errors import DeadlineExceeded, FlyServeError, InvalidRequest, Overloaded
 from flyserve import AsyncClient, Response
 from flyserve.async_client import AsyncStream
@@ -37,6 +38,7 @@ async def complete(url: str, request: Request, close_after: int | None = None) -
         "stream": True,
         **request.options,
     }
+    num_events = 0
     try:
         async with (
             httpx2.AsyncClient(timeout=_TIMEOUT_S) as client,
@@ -44,32 +46,15 @@ async def complete(url: str, request: Request, close_after: int | None = None) -
         ):
             if response.is_client_error:
                 raise InvalidRequest.of("request", f"was answered with status {response.status_code}")
-            response.raise_for_status()
-            return await _read_events(response, close_after)
+            async for line in response.raise_for_status().aiter_lines():
+                if line.startswith("data: [DONE]"):
+                    return True
+                num_events += line.startswith("data: ")
+                if num_events == close_after:
+                    return False
     except httpx2.HTTPError as error:
         raise FlyServeError(f"the HTTP request failed: {error}") from None
-
-
-async def _read_events(response: httpx2.Response, close_after: int | None) -> bool:
-    num_events = 0
-    async for line in response.aiter_lines():
-        if line.startswith("data: [DONE]"):
-            return True
-        num_events += line.startswith("data: ")
-        if close_after is not None and num_events >= close_after:
-            return False
     raise FlyServeError("the stream ended before the response did")
-
-
-class Outcome(StrEnum):
-    """The end of a request."""
-
-    DONE = "done"
-    LEFT = "left"
-    LATE = "late"
-    REJECTED = "rejected"
-    WRONG = "wrong"
-    FAILED = "failed"
 
 
 class Clients:
@@ -81,7 +66,7 @@ class Clients:
     """
 
     def __init__(self, addresses: Sequence[str], plan: Plan) -> None:
-        self.outcomes: Counter[tuple[str, Outcome]] = Counter()
+        self.outcomes: Counter[tuple[str, str]] = Counter()
         self.faults: list[str] = []
         self._address, self._url = addresses
         self._plan = plan
@@ -100,7 +85,7 @@ class Clients:
         """Return the outcomes by the client's behaviour."""
         found: dict[str, dict[str, int]] = {}
         for (behaviour, outcome), number in sorted(self.outcomes.items()):
-            found.setdefault(behaviour, {})[outcome.value] = number
+            found.setdefault(behaviour, {})[outcome] = number
         return found
 
     async def _client(self, end_s: float) -> None:
@@ -118,17 +103,15 @@ class Clients:
         try:
             outcome = await _ACTS[behaviour](self, client, request)
         except InvalidRequest as rejection:
-            outcome = Outcome.REJECTED if request.kind == BAD else self._fault(Outcome.FAILED, rejection)
-        except (
-            DeadlineExceeded,
-            Overloaded,
-        ) as late:  # a router that is busy refuses what cannot end in time
-            outcome = Outcome.LATE if behaviour == "hurries" else self._fault(Outcome.FAILED, late)
+            outcome = "rejected" if request.kind == BAD else self._fault("failed", rejection)
+        except (DeadlineExceeded, Overloaded) as late:
+            # NOTE: a router that is busy rejects what cannot end in time.
+            outcome = "late" if behaviour == "hurries" else self._fault("failed", late)
         except (FlyServeError, OSError) as error:
-            outcome = self._fault(Outcome.FAILED, error)
+            outcome = self._fault("failed", error)
         self.outcomes[name, outcome] += 1
 
-    async def _wait(self, client: AsyncClient, request: Request) -> Outcome:
+    async def _wait(self, client: AsyncClient, request: Request) -> str:
         response = await client.generate(
             request.prompt, request.max_new_tokens, request.sampling, request.speculation, **request.options
         )
@@ -136,7 +119,7 @@ class Clients:
 
     async def _read(
         self, client: AsyncClient, request: Request, rest_s: float = 0.0, timeout_s: float | None = None
-    ) -> Outcome:
+    ) -> str:
         """Read all; pause for `rest_s` seconds in total, a tenth of it after every chunk."""
         stream, pause_s = _stream(client, request, timeout_s), rest_s / 10
         async for _ in stream:
@@ -145,13 +128,13 @@ class Clients:
                 rest_s -= pause_s
         return self._check(request, stream.response)
 
-    async def _dawdle(self, client: AsyncClient, request: Request) -> Outcome:
+    async def _dawdle(self, client: AsyncClient, request: Request) -> str:
         return await self._read(client, request, rest_s=self._requests.uniform(0.5, 8.0))
 
-    async def _hurry(self, client: AsyncClient, request: Request) -> Outcome:
+    async def _hurry(self, client: AsyncClient, request: Request) -> str:
         return await self._read(client, request, timeout_s=self._requests.uniform(0.02, 1.0))
 
-    async def _leave(self, client: AsyncClient, request: Request) -> Outcome:
+    async def _leave(self, client: AsyncClient, request: Request) -> str:
         """Cancel after some chunks, or before the first."""
         chunks_left = int(self._requests.uniform(0, 12))
         async with contextlib.aclosing(_stream(client, request)) as stream:
@@ -160,53 +143,54 @@ class Clients:
                     async for _ in stream:
                         chunks_left -= 1
                         if chunks_left <= 0:
-                            return Outcome.LEFT
+                            return "left"
                     return self._check(request, stream.response)
-        return Outcome.LEFT
+        return "left"
 
-    async def _stall(self, client: AsyncClient, request: Request) -> Outcome:
+    async def _stall(self, client: AsyncClient, request: Request) -> str:
         """Read nothing for longer than the router waits."""
-        async with contextlib.aclosing(_stream(client, long_request())) as stream:
+        async with contextlib.aclosing(_stream(client, LONG)) as stream:
             await anext(stream)
             await asyncio.sleep(2.0 * self._plan.write_timeout_s)
-        return Outcome.LEFT
+        return "left"
 
-    async def _browse(self, client: AsyncClient, request: Request) -> Outcome:
+    async def _browse(self, client: AsyncClient, request: Request) -> str:
         """Send over HTTP; half of these clients close the connection in the middle."""
         stays = self._requests.uniform(0.0, 1.0) < 0.5
         is_whole = await complete(self._url, request, None if stays else 3)
-        return Outcome.DONE if is_whole else Outcome.LEFT
+        return "done" if is_whole else "left"
 
     async def _vanish(self, end_s: float) -> None:
         """Kill a process with open streams periodically: its connection ends without a message."""
+        spawn = multiprocessing.get_context("spawn")
         while time.monotonic() + self._plan.vanish_s < end_s:
-            command = (sys.executable, "-m", "benchmarks.scenarios.soak.vanishing", self._address)
-            process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-            assert process.stdout is not None
-            has_opened = await process.stdout.readline() == b"open\n"
+            are_open = spawn.Event()
+            process = spawn.Process(target=_open_streams, args=(self._address, are_open), daemon=True)
+            process.start()
+            has_opened = await asyncio.to_thread(are_open.wait, _TIMEOUT_S)
             process.kill()
-            await process.wait()
+            await asyncio.to_thread(process.join)
             if not has_opened:
-                self._fault(Outcome.FAILED, FlyServeError("the process to be killed opened no streams"))
-            self.outcomes["vanishes", Outcome.LEFT if has_opened else Outcome.FAILED] += 1
+                self._fault("failed", FlyServeError("the process to be killed opened no streams"))
+            self.outcomes["vanishes", "left" if has_opened else "failed"] += 1
             await asyncio.sleep(self._plan.vanish_s)
 
-    def _check(self, request: Request, response: Response) -> Outcome:
+    def _check(self, request: Request, response: Response) -> str:
         """Compare a response with all others to the same topic, as far as both go."""
         if request.kind == BAD:
-            return self._fault(Outcome.WRONG, FlyServeError(f"{request.options} was accepted"))
-        if request.topic is None:
-            return Outcome.DONE
+            return self._fault("wrong", FlyServeError(f"{request.options} was accepted"))
+        if not request.topic:
+            return "done"
         ids = tuple(token.id for token in response.tokens)
         longest = self._responses.get(request.topic, ())
         shorter = min(len(ids), len(longest))
         if ids[:shorter] != longest[:shorter]:
-            return self._fault(Outcome.WRONG, FlyServeError(f"{request.topic} has two different responses"))
+            return self._fault("wrong", FlyServeError(f"{request.topic} has two different responses"))
         if len(ids) > len(longest):
             self._responses[request.topic] = ids
-        return Outcome.DONE
+        return "done"
 
-    def _fault(self, outcome: Outcome, error: Exception) -> Outcome:
+    def _fault(self, outcome: str, error: Exception) -> str:
         if len(self.faults) < _KEPT_FAULTS:
             self.faults.append(f"{type(error).__name__}: {error}")
         return outcome
@@ -223,7 +207,24 @@ def _stream(client: AsyncClient, request: Request, timeout_s: float | None = Non
     )
 
 
-_Act = Callable[[Clients, AsyncClient, Request], Awaitable[Outcome]]
+def _open_streams(address: str, are_open: Event) -> None:
+    """Open streams in every mode, set the event once all have begun, and read on until killed."""
+
+    async def read() -> None:
+        async with AsyncClient(address, retries=0) as client:
+            streams = [
+                _stream(client, replace(LONG, speculation=way, options={})) for way in (PLAIN, EXACT, FLY)
+            ]
+            await asyncio.gather(*(anext(stream) for stream in streams))
+            are_open.set()
+            for stream in streams:
+                async for _ in stream:
+                    pass
+
+    asyncio.run(read())
+
+
+_Act = Callable[[Clients, AsyncClient, Request], Awaitable[str]]
 _BEHAVIOURS: Mapping[str, tuple[int, _Act]] = {
     "reads": (40, Clients._read),
     "waits for all": (15, Clients._wait),

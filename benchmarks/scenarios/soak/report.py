@@ -1,17 +1,13 @@
 """The samples of a run, their growth from rest to rest, and the report. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 from benchmarks.harness.machine import Machine
-from benchmarks.harness.plot import Points, line_chart
+from benchmarks.harness.plot import line_chart
 from benchmarks.harness.report import Figure, Report, Row, Table, make_rows
 from benchmarks.scenarios.soak.requests import Plan
-
-_PARTS = 15
-_CHARTS = ("memory_mb", "files", "tasks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +47,14 @@ class Watched:
     field: str
     slack: float = 0.0
     slack_share: float = 0.0
-    decimals: int = 0
 
 
 WATCHED = (
-    Watched("Resident memory, MB", "memory_mb", 2.0, 0.05, 1),
-    Watched("File descriptors", "files", 1.0),
-    Watched("Threads", "threads", 2.0),
-    Watched("Tasks of the event loop", "tasks", 1.0),
-    Watched("Open sequences (router: requests)", "open"),
+    Watched("resident memory, MB", "memory_mb", 2.0, 0.05),
+    Watched("file descriptors", "files", 1.0),
+    Watched("threads", "threads", 2.0),
+    Watched("tasks of the event loop", "tasks", 1.0),
+    Watched("open sequences (router: requests)", "open"),
     Watched("KV positions in use", "kv_tokens"),
 )
 
@@ -85,127 +80,96 @@ class Run:
     faults: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Course:
-    """One watched figure.
-
-    Attributes:
-        growth: Its growth, process by process.
-        minutes: Points (minute, median) under load, by process.
-    """
-
-    growth: Sequence[Row]
-    minutes: Mapping[str, Points]
+Values = tuple[Watched, str, list[float], list[float], list[float]]
+"""A watched figure of a process: at rest after the warm-up, under load, and at rest after the load."""
 
 
-Figures = Mapping[str, Course]
-"""Figures by the field of the samples."""
+def _is_back(values: Values) -> bool:
+    """Return True if the figure has not grown beyond its slack; a process that is gone is not back."""
+    watched, before, after = values[0], median(values[2]), values[4]
+    return bool(after) and median(after) <= before + max(watched.slack, watched.slack_share * before)
 
 
-def summarize(run: Run) -> Figures:
-    """Return every watched figure."""
-    processes = dict.fromkeys(sample.process for sample in run.loaded)
-    return {
-        watched.field: Course(
-            growth=growth(run, watched),
-            minutes={name: by_minutes(run.loaded, name, watched.field, _PARTS) for name in processes},
-        )
-        for watched in WATCHED
-    }
-
-
-Values = tuple[str, list[float], list[float], list[float]]
-"""A process, and one figure of it: at rest after the warm-up, under load, and at rest after the load."""
-
-
-def growth(run: Run, watched: Watched) -> list[Row]:
-    """Return one figure of every process, in the order of the samples."""
-    phases = (run.before, run.loaded, run.after)
-    found: dict[str, tuple[list[float], ...]] = {each.process: ([], [], []) for each in run.before}
-    for number, phase in enumerate(phases):
-        for sample in (each for each in phase if each.process in found):
-            found[sample.process][number].append(float(getattr(sample, watched.field)))
-    return make_rows(_figures(watched), [(name, *values) for name, values in found.items()])
-
-
-def _figures(watched: Watched) -> Sequence[Figure[Any]]:
-    form = f"{{:.{watched.decimals}f}}"
-
-    def is_back(values: Values) -> bool:
-        before, after = median(values[1]), median(values[3])
-        return after <= before + max(watched.slack, watched.slack_share * before)
-
-    return (
-        Figure("process", lambda v: v[0], {"": "{}"}),
-        Figure("before", lambda v: median(v[1]), {"before, at rest": form}),
-        Figure("after", lambda v: median(v[3]), {"after, at rest": form}),
-        Figure("first_third", lambda v: median(v[2][: _third(v[2])]), {"first third": form}),
-        Figure("last_third", lambda v: median(v[2][-_third(v[2]) :]), {"last third": form}),
-        Figure("most", lambda v: max(v[2]), {"most": form}),
-        Figure("is_back", is_back, {"": lambda is_back: "back" if is_back else "grown"}),
-    )
+def _median(values: Sequence[float]) -> float | None:
+    return median(values) if values else None
 
 
 def _third(values: Sequence[float]) -> int:
     return max(1, len(values) // 3)
 
 
-def grown(figures: Figures) -> list[str]:
+FIGURES: tuple[Figure[Values], ...] = (
+    Figure("watched", lambda v: v[0].title, {"figure": "{}"}),
+    Figure("process", lambda v: v[1], {"process": "{}"}),
+    Figure("before", lambda v: median(v[2]), {"before, at rest": "{:.4g}"}),
+    Figure("after", lambda v: _median(v[4]), {"after, at rest": "{:.4g}"}),
+    Figure("first_third", lambda v: _median(v[3][: _third(v[3])]), {"first third": "{:.4g}"}),
+    Figure("last_third", lambda v: _median(v[3][-_third(v[3]) :]), {"last third": "{:.4g}"}),
+    Figure("most", lambda v: max(v[3], default=None), {"most": "{:.4g}"}),
+    Figure("is_back", _is_back, {"": lambda is_back: "back" if is_back else "grown"}),
+)
+OUTCOMES = ("done", "left", "late", "rejected", "wrong", "failed")
+"""Outcomes of requests, in the order of the table."""
+
+
+def growth(run: Run) -> list[Row]:
+    """Return every watched figure of every process that was there before the load."""
+    return make_rows(FIGURES, _values(run))
+
+
+def _values(run: Run) -> Iterator[Values]:
+    for watched in WATCHED:
+        for process in dict.fromkeys(sample.process for sample in run.before):
+            phases = (
+                [float(getattr(each, watched.field)) for each in phase if each.process == process]
+                for phase in (run.before, run.loaded, run.after)
+            )
+            yield (watched, process, *phases)  # type: ignore[misc]
+
+
+def grown(rows: Sequence[Row]) -> list[str]:
     """Return a sentence for every figure that has grown."""
     return [
-        f"{each.process}: {watched.title} {each.before:.1f} before, {each.after:.1f} after"
-        for watched in WATCHED
-        for each in figures[watched.field].growth
+        f"{each.process}: {each.watched} {each.before:.1f} before, {_shown(each.after)} after"
+        for each in rows
         if not each.is_back
     ]
 
 
-def by_minutes(samples: Sequence[Sample], process: str, field: str, parts: int) -> Points:
-    """Return (minute at its middle, median) of each of `parts` equal parts that has a sample."""
-    own = [sample for sample in samples if sample.process == process]
-    end_s = max(sample.at_s for sample in samples) or 1.0
-    found: dict[int, list[float]] = {}
-    for sample in own:
-        part = min(parts - 1, int(parts * max(0.0, sample.at_s) / end_s))
-        found.setdefault(part, []).append(getattr(sample, field))
-    return [(round((part + 0.5) / parts * end_s / 60, 1), median(found[part])) for part in sorted(found)]
+def _shown(value: float | None) -> str:
+    return "no sample" if value is None else f"{value:.1f}"
 
 
 def make_report(machine: Machine, plan: Plan, run: Run) -> Report:
-    """Return the report; its data have the points of the charts for every figure."""
-    figures = summarize(run)
-    faults = [*grown(figures), *run.faults]
-    charts = []
-    for watched in (each for each in WATCHED if each.field in _CHARTS):
-        chart = line_chart(
-            f"{watched.title}, under load", "minutes", "medians", figures[watched.field].minutes
-        )
-        charts.append((watched.field.removesuffix("_mb"), watched.title, chart))
+    """Return the report."""
+    rows = growth(run)
+    faults = [*grown(rows), *run.faults]
+    wrong, failed = (sum(each.get(name, 0) for each in run.outcomes.values()) for name in OUTCOMES[-2:])
+    behaviours = (
+        (name, *(str(each.get(outcome, 0)) for outcome in OUTCOMES)) for name, each in run.outcomes.items()
+    )
     report = Report(
-        "soak", machine, plan, outcomes=run.outcomes, counted=run.counted, faults=faults, figures=figures
+        "soak", machine, plan, outcomes=run.outcomes, counted=run.counted, faults=faults, figures=rows
     )
     return report.fill(
-        limits=goals_table(figures, run.outcomes),
-        charts=charts,
-        behaviour=_outcomes_table(run.outcomes),
-        growth=[Table.of(w.title, _figures(w), figures[w.field].growth) for w in WATCHED],
+        limits=Table(
+            "goals",
+            ("goal", "limit", "measured"),
+            (
+                ("requests that failed", "0", str(failed)),
+                ("responses that differ from an earlier one", "0", str(wrong)),
+                ("figures that grew", "0", str(len(grown(rows)))),
+            ),
+        ),
+        svg=_chart(run.loaded),
+        behaviour=Table("Behaviour of clients, and outcomes", ("", *OUTCOMES), tuple(behaviours)),
+        growth=Table.of("From rest to rest", FIGURES, rows),
+        shown=("process", "before, at rest", "after, at rest", ""),
     )
 
 
-def goals_table(figures: Figures, outcomes: Mapping[str, Mapping[str, int]]) -> Table:
-    """Return the events that must not happen, with their numbers."""
-    wrong, failed = (sum(each.get(name, 0) for each in outcomes.values()) for name in ("wrong", "failed"))
-    rows = (
-        ("requests that failed", "0", str(failed)),
-        ("responses that differ from an earlier one", "0", str(wrong)),
-        ("figures that grew", "0", str(len(grown(figures)))),
-    )
-    return Table("goals", ("goal", "limit", "measured"), rows)
-
-
-def _outcomes_table(outcomes: Mapping[str, Mapping[str, int]]) -> Table:
-    names = sorted({name for each in outcomes.values() for name in each})
-    rows = tuple(
-        (behaviour, *(str(each.get(name, 0)) for name in names)) for behaviour, each in outcomes.items()
-    )
-    return Table("Behaviour of clients, and outcomes", ("", *names), rows)
+def _chart(samples: Sequence[Sample]) -> str:
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for each in samples:
+        lines.setdefault(each.process, []).append((each.at_s / 60, each.memory_mb))
+    return line_chart("Resident memory under load", "minutes", "MB", lines)

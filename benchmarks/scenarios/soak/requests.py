@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from pydantic import Field
@@ -53,22 +53,34 @@ class Request:
     """One request.
 
     Attributes:
-        kind: Its name in the report.
-        topic: Requests of one topic have the same response, as far as each goes; None if it may differ.
+        topic: Requests of one topic have the same response, as far as each goes; "" if it may differ.
     """
 
-    kind: str
-    prompt: Sequence[int]
-    max_new_tokens: int
-    topic: str | None = None
+    kind: str = ""
+    prompt: Sequence[int] = (30, 31, 32)
+    max_new_tokens: int = 600
+    topic: str = ""
     sampling: SamplingParams = field(default_factory=SamplingParams)
     speculation: SpeculationParams = EXACT
     options: RequestOptions = field(default_factory=RequestOptions)
 
 
-def long_request() -> Request:
-    """Return a request whose response is larger than a connection buffers without a reader."""
-    return Request("long", (30, 31, 32), 600, speculation=PLAIN, options={"n": 2, "logprobs": 20})
+LONG = Request("long", speculation=PLAIN, options={"n": 2, "logprobs": 20})
+"""A request whose response is larger than a connection buffers without a reader."""
+_NOISE = SamplingParams(temperature=0.8, top_p=0.95, coupling=Coupling.SHARED_NOISE)
+_KINDS: Mapping[str, tuple[int, Request]] = {
+    "plain": (15, Request(topic="greedy", speculation=PLAIN)),
+    "exact": (20, Request(topic="greedy")),
+    "fly": (20, Request(speculation=FLY)),
+    "sampled": (10, Request(topic="sampled", sampling=_NOISE)),
+    "sampled fly": (5, Request(sampling=_NOISE, speculation=FLY)),
+    "rejection": (5, Request(sampling=replace(_NOISE, coupling=Coupling.REJECTION))),
+    "three choices": (5, Request(max_new_tokens=96, sampling=_NOISE, options={"n": 3})),
+    "stop strings": (5, Request(topic="greedy", options={"stop": ("the", "7 ", ", ")})),
+    "logprobs": (5, Request(topic="greedy", options={"logprobs": 5})),
+    BAD: (10, Request()),
+}
+"""The kinds of requests by name, each with its relative frequency."""
 
 
 class Requests:
@@ -81,11 +93,19 @@ class Requests:
 
     def draw(self) -> Request:
         """Return the next request."""
-        name = self.choose({name: kind.weight for name, kind in _KINDS.items()})
+        name = self.choose({name: weight for name, (weight, _) in _KINDS.items()})
         number, length = self._random.randrange(_PROMPTS), self._random.choice(_LENGTHS)
         if name == BAD:
             return self._random.choice(_bad_requests(self._prompts[number], length))
-        return _KINDS[name].request(name, number, self._prompts[number], length)
+        kind = _KINDS[name][1]
+        return replace(
+            kind,
+            kind=name,
+            prompt=self._prompts[number],
+            max_new_tokens=min(length, kind.max_new_tokens),
+            topic=kind.topic and f"{kind.topic} {number}",
+            sampling=replace(kind.sampling, seed=number) if kind.sampling.temperature else kind.sampling,
+        )
 
     def uniform(self, low: float, high: float) -> float:
         """Return a number from the same random source."""
@@ -100,49 +120,6 @@ def _prompt(words: random.Random, number: int) -> tuple[int, ...]:
     shared = random.Random(number % 4).choices(_WORDS, k=_SHARED)
     own = words.choices(_WORDS, k=words.randint(_SHORTEST, _LONGEST))
     return (*shared, *own)
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A kind of requests.
-
-    Attributes:
-        weight: Its relative frequency.
-        coupling: Coupling of sampled decoding; None is greedy.
-        topic: Requests with the same topic and number have the same response; "" if they may differ.
-        most_tokens: Limit of the response, if it is below the request's.
-    """
-
-    weight: int
-    way: SpeculationParams = EXACT
-    coupling: Coupling | None = None
-    topic: str = ""
-    options: RequestOptions = field(default_factory=RequestOptions)
-    most_tokens: int = max(_LENGTHS)
-
-    def request(self, name: str, number: int, prompt: Sequence[int], length: int) -> Request:
-        """Return the request with the prompt of this number."""
-        topic = f"{self.topic} {number}" if self.topic else None
-        sampling = SamplingParams()
-        if self.coupling is not None:
-            sampling = SamplingParams(temperature=0.8, top_p=0.95, seed=number, coupling=self.coupling)
-        limit = min(length, self.most_tokens)
-        return Request(name, prompt, limit, topic, sampling, self.way, self.options)
-
-
-_SHARED_NOISE = Coupling.SHARED_NOISE
-_KINDS: Mapping[str, Kind] = {
-    "plain": Kind(15, PLAIN, topic="greedy"),
-    "exact": Kind(20, topic="greedy"),
-    "fly": Kind(20, FLY),
-    "sampled": Kind(10, coupling=_SHARED_NOISE, topic="sampled"),
-    "sampled fly": Kind(5, FLY, _SHARED_NOISE),
-    "rejection": Kind(5, coupling=Coupling.REJECTION),
-    "three choices": Kind(5, coupling=_SHARED_NOISE, options={"n": 3}, most_tokens=96),
-    "stop strings": Kind(5, topic="greedy", options={"stop": ("the", "7 ", ", ")}),
-    "logprobs": Kind(5, topic="greedy", options={"logprobs": 5}),
-    BAD: Kind(10),
-}
 
 
 def _bad_requests(prompt: Sequence[int], length: int) -> list[Request]:

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.scenarios.quality.measure import seed_of
 from demo.tasks import Task
 from fly.request import SpeculationParams
 from fly.response import Choice, Response, Statistics
@@ -36,7 +35,7 @@ class AnsweringClient:
 
     def _respond(self, task: Task, speculation: SpeculationParams) -> Response:
         is_fly = speculation.mode is Mode.FLY
-        answer = "0" if is_fly and seed_of(task) % 2 == 0 else task.answer
+        answer = "0" if is_fly and int(task.id[-1]) % 2 == 0 else task.answer
         tokens = (
             Token(1, Verdict.EXACT, 1, 0.1, "Then"),
             Token(2, Verdict.RESCUED if is_fly else Verdict.BONUS, 3, 0.9, " 7", " 8" if is_fly else ""),

@@ -1,36 +1,21 @@
 """The scenario `acceleration`: the order of measuring, its figures, its goals, its report."""
 
+import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from benchmarks.harness.command import Parts
 from benchmarks.harness.load import interleave
+from benchmarks.harness.machine import this_machine
 from benchmarks.harness.report import make_rows
 from benchmarks.harness.runs import FIGURES, Run, Runs, compare, measure_settings
 from benchmarks.scenarios.acceleration import Plan
-from benchmarks.scenarios.acceleration.passes import (
-    FIRST,
-    FIRST_ALONE,
-    SECOND,
-    SECOND_ALONE,
-    measure_passes,
-    num_pass_prompts,
-)
-from benchmarks.scenarios.acceleration.plan import (
-    AHEAD,
-    DEMO,
-    LOOKUP,
-    PASSES,
-    SUFFIX,
-    ahead_name,
-    grid,
-    lookup_settings,
-)
+from benchmarks.scenarios.acceleration.measure import MEASURES, edited, lookup
+from benchmarks.scenarios.acceleration.plan import ahead_name, grid
 from benchmarks.scenarios.acceleration.predictions import CHANGED, SAME, UNRELATED, WITHOUT, predictions
-from benchmarks.scenarios.acceleration.report import make_goals
+from benchmarks.scenarios.acceleration.report import TITLES, make_goals, make_report
 from fly.response import Statistics
 
 PROMPTS = ((1, 2), (3,), (4, 5))
@@ -70,21 +55,6 @@ def test_settings_take_turns_and_none_profits_from_what_another_was_asked(is_rem
     assert len(set(salts["a"])) == (1 if is_remembered else 2 * len(PROMPTS))
 
 
-def test_a_second_pass_follows_all_of_its_first_and_is_measured_next_to_the_next_first() -> None:
-    asked: list[tuple[str, int, int, str]] = []
-    steps: list[None] = []
-    helped, alone = Remembering("helped", asked), Remembering("alone", asked)
-    runs = measure_passes(helped, alone, PROMPTS, 1, 2, lambda: steps.append(None))
-    assert len(steps) == num_pass_prompts(3, 2) == 9
-    pairs = [(r.prompt, r.repetition) for r in runs[FIRST]]
-    assert pairs == [(prompt, turn) for turn in (0, 1) for prompt in range(3)]
-    assert [(r.prompt, r.repetition) for r in runs[SECOND]] == pairs
-    assert len(runs[FIRST_ALONE]) == len(runs[SECOND_ALONE]) == 2
-    for salt in "01":
-        of_salt = [number for who, number, _, own in asked if who == "helped" and own.endswith(f"/{salt}")]
-        assert of_salt == [0, 1, 2, 0, 1, 2], "every second pass has a memory that was empty before the first"
-
-
 def test_figures_are_of_totals_and_intervals_over_the_prompts() -> None:
     base = [run(p, 4.0, r) for r in range(2) for p in range(3)]
     varied = [run(p, 4.0 / (p + 1), r) for r in range(2) for p in range(3)]
@@ -98,39 +68,50 @@ def test_figures_are_of_totals_and_intervals_over_the_prompts() -> None:
     assert (found.ratio.value, found.tokens_per_s, found.tau) == (2.0, 50.0, 10.0)
     assert (found.forwards_per_token, found.supplied_share, found.ahead_share) == (0.4, 0.25, 0.75)
     assert (found.draft_ms, found.verify_ms) == (pytest.approx(10.0), pytest.approx(20.0))
-    assert found.predicted is None and found.forced_share is None
-
-
-def test_runs_are_the_same_after_they_were_kept(tmp_path: Path) -> None:
-    runs = {"a": [run(0, 1.0), run(1, 2.0, 3, tau=4.5)]}
-    assert Parts(tmp_path, "plan", resumes=False).measure("part", Runs, lambda: runs) == runs
+    assert found.predicted is None and found.forced_share is None and found.same == 1.0
 
 
 def results(suffix_s: float = 0.5) -> dict[str, Runs]:
-    def of(seconds: float) -> list[Run]:
-        return [run(p, seconds, drafter_forwards=100) for p in range(3)]
+    def of(seconds: float, again_s: float, forwards: int = 100) -> list[Run]:
+        return [
+            run(p, again_s if r else seconds, r, drafter_forwards=forwards)
+            for r in range(2)
+            for p in range(3)
+        ]
 
-    demo = {name: of(1.0) for name in grid(())[1]} | {
-        SUFFIX: [run(p, suffix_s, drafter_forwards=40) for p in range(3)]
+    demo = {name: of(1.0, 1.0) for name in grid(())[1]} | {"suffix": of(suffix_s, 0.5, 40)}
+    speeds = {4: (1.5, 1.4), 8: (1.0, 0.8)}
+    ahead = {
+        ahead_name(k, on): of(times[on], times[on]) for k, times in speeds.items() for on in (False, True)
     }
-    passes = {FIRST: of(1.0), SECOND: of(0.5), FIRST_ALONE: of(1.0), SECOND_ALONE: of(0.8)}
-    speeds = {4: (1.5, 1.4), 6: (1.1, 0.9), 8: (1.0, 0.8), 10: (1.2, 0.85)}
-    ahead = {ahead_name(k, on): of(times[on]) for k, times in speeds.items() for on in (False, True)}
-    looked = {
-        name: [run(p, 1.0 if name == "plain" else 1.0 / (1 + 2 * r), r) for r in range(2) for p in range(3)]
-        for name in lookup_settings()
-    }
-    return {DEMO: demo, PASSES: passes, AHEAD: ahead, LOOKUP: looked}
+    looked = {name: of(1.0, 1.0 if name == "plain" else 1 / 3) for name in lookup(Plan()).settings}
+    return {"demo": demo, "draft-ahead": ahead, "lookup": looked}
 
 
 def test_every_goal_of_a_measured_part_is_compared_with_its_measurement() -> None:
-    forwards, demo, passes, first, second, ahead = make_goals(Plan(), results())
+    forwards, demo, again, ahead, first, second = make_goals(results())
     assert forwards.measured.value == 0.4 and forwards.is_met and not forwards.is_least
-    assert demo.measured.value == passes.measured.value == 2.0
-    assert (first.measured.value, second.measured.value) == (1.0, 3.0) and "second pass" in second.name
-    assert ahead.measured.value == pytest.approx(1.25), "the best of each side: 8 in 1.0 s, 8 in 0.8 s"
-    missed = [goal.verdict for goal in make_goals(Plan(), results(suffix_s=1.05))]
-    assert missed == ["met", "missed", "met", "missed", "met", "met"]
+    assert demo.measured.value == again.measured.value == 2.0 and "again" in again.name
+    assert ahead.measured.value == pytest.approx(1.25), "drafts of 8: 1.0 s and 0.8 s"
+    assert (first.measured.value, second.measured.value) == (1.0, pytest.approx(3.0))
+    missed = [goal.verdict for goal in make_goals(results(suffix_s=1.05))]
+    assert missed == ["met", "missed", "met", "met", "missed", "met"]
+
+
+def test_the_report_holds_every_figure(tmp_path: Path) -> None:
+    found, machine = results(), this_machine()
+    text = make_report(machine, Plan(), found).write(tmp_path, tmp_path).read_text(encoding="utf-8")
+    assert "| suffix | 200 | 2.00x | 2.00 to 2.00 | 10.00 | 100% | 15.0 | 0.40 |" in text
+    assert "**The demo pair, the first time**" in text and "**The demo pair, again**" in text
+    assert f"commit {machine.commit}, {machine.date}, on {machine.cpu}" in text.splitlines()[0]
+    data = json.loads((tmp_path / "acceleration.json").read_text())
+    assert len(data["runs"]["demo"]["suffix"]) == 6 and set(TITLES) == set(MEASURES)
+    assert all((tmp_path / f"acceleration-{part}.svg").is_file() for part in found)
+
+
+def test_a_loop_asks_with_another_number() -> None:
+    assert edited("Karl has 7 books and 12 pens", 2) == "Karl has 9 books and 12 pens"
+    assert edited("no number", 2) == "no number"
 
 
 def test_predictions_differ_from_the_responses_as_they_say() -> None:

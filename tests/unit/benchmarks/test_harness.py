@@ -7,7 +7,7 @@ import typer
 from jinja2 import DictLoader
 
 from benchmarks.harness import report as report_module
-from benchmarks.harness.command import SCENARIOS, Parts, check_parts, load_scenario, main, make_plan
+from benchmarks.harness.command import SCENARIOS, check_parts, load_scenario, main, make_plan
 from benchmarks.harness.machine import this_machine
 from benchmarks.harness.plot import bar_chart, line_chart
 from benchmarks.harness.report import Report
@@ -40,28 +40,6 @@ def test_a_goal_may_be_an_upper_limit() -> None:
     assert "| forwards | <= 0.50x | 0.40x | 0.30 to 0.49 | met |" in report.goals([half])
 
 
-def test_a_resumed_run_measures_only_what_is_missing(tmp_path: Path) -> None:
-    asked: list[str] = []
-
-    def measure(name: str) -> dict[str, str]:
-        asked.append(name)
-        if len(asked) == 2:
-            raise KeyboardInterrupt
-        return {"found": name}
-
-    def run(resumes: bool, plan: str = "plan") -> list[dict[str, str]]:
-        parts = Parts(tmp_path, plan, resumes)
-        return [parts.measure(name, dict[str, str], lambda name=name: measure(name)) for name in ("a", "b")]
-
-    with pytest.raises(KeyboardInterrupt):
-        run(resumes=False)
-    assert run(resumes=True) == [{"found": "a"}, {"found": "b"}] and asked == ["a", "b", "b"]
-    assert run(resumes=True, plan="another") and asked[3:] == ["a", "b"]
-    assert run(resumes=False) and asked[5:] == ["a", "b"]
-    Parts(tmp_path, "plan", resumes=True).clear()
-    assert run(resumes=True) and asked[7:] == ["a", "b"], "a finished run keeps nothing"
-
-
 def test_a_chart_is_well_formed_names_its_lines_and_is_the_same_every_time() -> None:
     lines = {"one": [(1, 2.0), (4, 2.5)], "two": [(1, 2.0)], "none": []}
     chart = line_chart("a < b", "x", "y", lines)
@@ -84,11 +62,11 @@ def test_every_scenario_has_a_plan_that_a_quick_run_shortens(name: str) -> None:
 
 def test_the_command_line_sets_keys_of_the_plan() -> None:
     kind = load_scenario("capacity").Plan
-    plan = make_plan("capacity", kind, False, 2, ["dilations=[30, 70]", "sizes=[1, 8]"])
-    assert (plan.repeat, plan.dilations, plan.sizes) == (2, (30.0, 70.0), (1, 8))
+    plan = make_plan("capacity", kind, False, None, ["dilations=[30, 70]", "sizes=[1, 8]"])
+    assert (plan.dilations, plan.sizes) == ((30.0, 70.0), (1, 8))
     load = make_plan("load", load_scenario("load").Plan, False, 2, ["overload.places=8"])
-    assert (load.levels.repeat, load.telemetry.repeat, load.overload.places) == (2, 2, 8)
-    with pytest.raises(ConfigError, match="capacity has no such key; its keys are groups"):
+    assert (load.levels.repeat, load.overload.places) == (2, 8)
+    with pytest.raises(ConfigError, match="capacity has no such key; its keys are shards"):
         make_plan("capacity", kind, False, None, ["speed=2"])
     with pytest.raises(ConfigError, match="shards: '1' does not fit"):
         make_plan("capacity", kind, False, None, ["shards=1"])

@@ -1,9 +1,14 @@
 import asyncio
+import io
+import json
 from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from itertools import cycle
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+from rich.console import Console
 
 from benchmarks.harness.load import (
     Ask,
@@ -14,15 +19,17 @@ from benchmarks.harness.load import (
     interleave,
     run_window,
     send_at_rate,
-    send_in_turn,
 )
+from benchmarks.harness.machine import this_machine
 from benchmarks.harness.statistics import Percentiles, percentiles
+from benchmarks.harness.windows import measure_level, summarize
 from benchmarks.scenarios.load.levels import (
     BASELINE,
     FIXED,
     SETTINGS,
-    measure_level,
-    summarize_load,
+    Plan,
+    make_report,
+    merged,
 )
 from fly.errors import Overloaded
 from fly.response import Chunk, Statistics
@@ -73,7 +80,7 @@ def windows() -> list[Window]:
 
 
 def test_ratios_are_to_plain_decoding_at_the_same_time() -> None:
-    figures = {(each.concurrency, each.setting): each for each in summarize_load(windows())}
+    figures = {(each.concurrency, each.setting): each for each in summarize(windows(), lambda _: BASELINE)}
     assert list(figures) == [(level, setting) for level in (1, 16) for setting in SETTINGS]
     fixed = figures[16, "FLy, fixed 15"]
     assert (fixed.ratio.value, fixed.ratio.low, fixed.ratio.high) == (2.0, 2.0, 2.0)
@@ -139,7 +146,7 @@ def test_settings_take_turns_and_their_first_windows_do_not_count() -> None:
 
     in_turn = partial(interleave, advance=lambda: steps.append(1))
     with asyncio.Runner() as runner:
-        measured = measure_level(ask_by, Level(1, 0.0, 0.005), 2, PROMPTS, runner, in_turn)
+        measured = measure_level(tuple(SETTINGS), ask_by, Level(1, 0.0, 0.005), 2, PROMPTS, runner, in_turn)
     assert len(order) == len(steps) == 3 * len(SETTINGS)
     firsts = order[:: len(SETTINGS)]
     assert len(set(firsts)) == 3 and all(
@@ -150,7 +157,26 @@ def test_settings_take_turns_and_their_first_windows_do_not_count() -> None:
     )
 
 
-async def test_requests_are_sent_at_their_rate_or_one_after_the_other() -> None:
+def test_the_report_holds_every_figure(tmp_path: Path) -> None:
+    machine = this_machine()
+    report = make_report(machine, Plan(), windows())
+    text = report.write(tmp_path, tmp_path).read_text(encoding="utf-8")
+    assert "| FLy, fixed 15 | 512 | 256 to 1024 | 2.00x | 2.00 to 2.00 | 250.0 / 250.0 / 250.0 |" in text
+    assert "## 16 concurrent requests" in text and machine.cpu in text
+    data = json.loads((tmp_path / "load-levels.json").read_text())
+    assert len(data["windows"]) == len(windows())
+    for name in ("load-levels-ratio.svg", "load-levels-inter-token.svg"):
+        assert f"({name})" in text
+        assert ElementTree.fromstring((tmp_path / name).read_text()).tag.endswith("svg")
+    stream = io.StringIO()
+    for table in report.tables:
+        Console(file=stream, width=80).print(table.rich())
+    assert "FLy, fixed 15" in stream.getvalue() and "…" not in stream.getvalue(), "it fits a terminal"
+    titles = [table.title for table in report.tables]
+    assert titles == ["One request at a time", "16 concurrent requests"]
+
+
+async def test_requests_are_sent_at_their_rate() -> None:
     sent: list[float] = []
 
     async def send() -> None:
@@ -159,6 +185,14 @@ async def test_requests_are_sent_at_their_rate_or_one_after_the_other() -> None:
 
     await send_at_rate(send, 100.0, 0.1)
     assert len(sent) == 10 and sent[-1] - sent[0] >= 0.08, "whether or not responses arrive"
-    sent.clear()
-    await send_in_turn(send, 2, 0.1)
-    assert 2 <= len(sent) <= 8, "however slow the machine is, each client sends one"
+
+
+def test_another_deployment_differs_in_the_named_keys_alone() -> None:
+    keys = {"router": {"http_port": 0, "balancing": "round_robin"}, "target": {"replicas": 2}}
+    others = {"router": {"balancing": "least_load"}, "telemetry": {"metrics_port": 0}}
+    assert merged(keys, others) == {
+        "router": {"http_port": 0, "balancing": "least_load"},
+        "target": {"replicas": 2},
+        "telemetry": {"metrics_port": 0},
+    }
+    assert keys["router"]["balancing"] == "round_robin"

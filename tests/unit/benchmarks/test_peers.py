@@ -1,117 +1,46 @@
-import json
+"""The scenario `peers`: its ways of decoding, what is left out, its report."""
+
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from io import StringIO
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
 
-from benchmarks.harness.command import Context, Parts
-from benchmarks.harness.load import interleave
+from benchmarks.harness.command import Context
 from benchmarks.harness.machine import this_machine
-from benchmarks.harness.statistics import Spread
+from benchmarks.harness.runs import Run, checksum
 from benchmarks.scenarios import peers
 from benchmarks.scenarios.peers import Plan
-from benchmarks.scenarios.peers.measure import (
-    BASELINE,
-    PEERS,
-    SETTINGS,
-    Answer,
-    Decode,
-    Run,
-    StreamsRun,
-    measure_alone,
-    measure_streams,
-    settings_of,
-)
-from benchmarks.scenarios.peers.report import (
-    PairRuns,
-    make_report,
-    summarize_alone,
-    summarize_streams,
-)
+from benchmarks.scenarios.peers.plan import BASELINE, REAL, WITH_DRAFTER, WITH_LOOKUP, Answer
 from benchmarks.scenarios.peers.vllm_peer import offline_vllm, vllm_python
+from benchmarks.scenarios.peers.ways import as_send
 from fly.errors import ConfigError, NotReady
 
-PROMPTS = ((1, 2), (3,), (4, 5))
+
+def test_another_program_is_compared_by_its_tokens_its_time_and_its_tau(tmp_path: Path) -> None:
+    def decode(prompt: Sequence[int], max_new_tokens: int) -> Answer:
+        return Answer((7,) * max_new_tokens, 2.0)
+
+    base = [as_send(decode, 10)((1, 2), number, 0, "") for number in range(3)]
+    assert base[0].checksum == checksum([7] * 10) != checksum([7] * 9)
+    assert (base[0].statistics.emitted, base[0].statistics.draft_rounds) == (10, 0)
+    drafted = as_send(lambda prompt, count: Answer((7,) * count, 1.0, tau=5.0), 10)
+    runs = {BASELINE: base, "published FLy loop": [drafted((1, 2), number, 0, "") for number in range(3)]}
+    runs["llama.cpp"] = [replace(run, seconds=4.0, checksum=1) for run in base]
+    page = peers.make_report(this_machine(), Plan(), {"demo": runs}).write(tmp_path, tmp_path).read_text()
+    assert "| transformers generate | 5 | 1.00x | 1.00 to 1.00 | - | 100% |" in page
+    assert "| published FLy loop | 10 | 2.00x | 2.00 to 2.00 | 5.00 | 100% |" in page
+    assert "| llama.cpp | 2 | 0.50x | 0.50 to 0.50 | - | 0% |" in page
+    assert (tmp_path / "peers-demo.svg").is_file() and isinstance(runs[BASELINE][0], Run)
 
 
-def run(prompt: int, repetition: int, seconds: float, tokens: Sequence[int] = (7,) * 10) -> Run:
-    return Run(prompt, repetition, Answer(tuple(tokens), seconds))
-
-
-def test_every_prompt_meets_every_setting_as_often_and_the_order_rotates() -> None:
-    asked: list[tuple[str, tuple[int, ...], int]] = []
-
-    def decoder(name: str) -> Decode:
-        def decode(prompt: Sequence[int], max_new_tokens: int) -> Answer:
-            asked.append((name, tuple(prompt), max_new_tokens))
-            return Answer((1,), 1.0)
-
-        return decode
-
-    steps: list[None] = []
-    decoders = {name: decoder(name) for name in "abc"}
-    runs = measure_alone(decoders, PROMPTS, 99, 2, partial(interleave, advance=lambda: steps.append(None)))
-    assert len(asked) == len(steps) == 3 * (1 + 2 * len(PROMPTS))
-    assert [(name, length) for name, _, length in asked[:3]] == [("c", 32), ("a", 32), ("b", 32)]
-    measured = asked[3:]
-    for name, found in runs.items():
-        assert [(r.repetition, r.prompt) for r in found] == [(r, p) for r in range(2) for p in range(3)]
-        assert [prompt for who, prompt, _ in measured if who == name] == [*PROMPTS, *PROMPTS]
-    assert ["".join(name for name, *_ in measured[at : at + 3]) for at in (0, 3, 6)] == ["abc", "bca", "cab"]
-
-
-def test_ratios_are_of_the_same_prompt_in_the_same_repetition() -> None:
-    # The machine slows down tenfold in the second repetition: no ratio sees it.
-    base = [run(p, r, s) for r, s in enumerate((1.0, 10.0)) for p in range(3)]
-    twice = [replace(b, answer=replace(b.answer, seconds=b.answer.seconds / 2)) for b in base]
-    other = "stack, FLy"
-    plain, fly = summarize_alone({BASELINE: base, other: twice})
-    assert (fly.name, fly.ratio.value, fly.ratio.low, fly.ratio.high) == (other, 2.0, 2.0, 2.0)
-    assert fly.ratio_spread == Spread(2.0, 2.0, 2.0) and fly.same_share == 1.0
-    assert plain.tokens_per_s == Spread(5.5, 1.0, 10.0)
-
-
-def test_the_interval_holds_what_prompts_differ_in() -> None:
-    base = [run(p, 0, 4.0) for p in range(3)]
-    varied = [run(p, 0, 4.0 / (p + 1), tokens=(p,) * 10) for p in range(3)]
-    _, found = summarize_alone({BASELINE: base, "stack, FLy": varied})
-    assert (found.ratio.value, found.ratio.low, found.ratio.high) == (2.0, 1.0, 3.0)
-    assert found.ratio_spread == Spread(2.0, 1.0, 3.0) and found.same_share == 0.0
-
-
-def test_streams_are_compared_with_plain_at_as_many() -> None:
-    asked: list[tuple[str, int]] = []
-
-    def rate(method: str, prompts: Sequence[Sequence[int]]) -> float:
-        asked.append((method, len(prompts)))
-        return len(prompts) * (3.0 if method == "fly" else 1.0)
-
-    runs = measure_streams(rate, ("plain", "fly"), PROMPTS, (1, 3), 2, interleave)
-    assert sorted(asked) == [("fly", 1)] * 2 + [("fly", 3)] * 2 + [("plain", 1)] * 2 + [("plain", 3)] * 2
-    assert asked[:4] == [("plain", 1), ("fly", 1), ("fly", 3), ("plain", 3)]
-    found = {(f.method, f.streams): (f.tokens_per_s.value, f.ratio) for f in summarize_streams(runs)}
-    assert found == {
-        ("plain", 1): (1.0, 1.0),
-        ("fly", 1): (3.0, 3.0),
-        ("plain", 3): (3.0, 1.0),
-        ("fly", 3): (9.0, 3.0),
-    }
-
-
-def test_a_model_without_a_drafter_has_only_settings_without_one() -> None:
-    alone = settings_of(has_drafter=False)
-    assert {each.method for each in alone} == {"generate", "lookup", "plain", "exact", "fly"}
-    assert not any(each.with_draft_model for each in alone)
-    added = set(settings_of(has_drafter=False, peers=PEERS)) - set(alone)
-    assert {each.place for each in added} == PEERS
-    with_model = {each for each in SETTINGS if each.with_draft_model is not False}
-    assert set(settings_of(has_drafter=True)) == with_model
+def test_a_model_without_a_drafter_has_looked_up_drafts_alone() -> None:
+    assert {way.mode for way in WITH_DRAFTER.values()} == {way.mode for way in WITH_LOOKUP.values()}
+    assert not any(way.sub_drafter for way in WITH_LOOKUP.values())
+    assert {name for name, way in WITH_DRAFTER.items() if way.preset} == {"FLy official"}
 
 
 def test_vllm_is_named_by_its_interpreter(tmp_path: Path) -> None:
@@ -130,29 +59,8 @@ def test_a_vllm_that_cannot_start_is_reported_with_its_last_words(tmp_path: Path
         pass
 
 
-def test_a_missing_model_is_left_out_with_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_model_is_left_out_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "is_fetched", lambda model: False)
     written = StringIO()
-    parts = Parts(tmp_path, "plan", resumes=False)
-    report = peers.run(Plan(), Context(this_machine(), parts, Console(file=written), only=(peers.REAL,)))
+    report = peers.run(Plan(), Context(this_machine(), Console(file=written), only=(REAL,)))
     assert "make real" in written.getvalue() and "smollm2" not in str(report.tables)
-
-
-def test_the_report_holds_every_figure(tmp_path: Path) -> None:
-    runs = {
-        setting.name: [run(p, 0, 1.0 / (n + 1), tokens=(7,) * 20) for p in range(3)]
-        for n, setting in enumerate(SETTINGS)
-    }
-    streams = [StreamsRun(m, n, 10.0 * n) for n in (1, 4) for m in ("plain", "fly")]
-    report = make_report(this_machine(), Plan(), [PairRuns("demo", runs, streams)])
-    text = report.write(tmp_path, tmp_path).read_text(encoding="utf-8")
-    assert "| stack, FLy + sub-drafter | 180.0 | 9.00x |" in text
-    assert "| 4 | 40.0 | 40.0 (1.00x) |" in text.replace(
-        "| 4 | 40.0 (1.00x) | 40.0 |", "| 4 | 40.0 | 40.0 (1.00x) |"
-    )
-    data = json.loads((tmp_path / "peers.json").read_text())
-    assert data["pairs"][0]["alone"][0]["name"] == BASELINE
-    chart = (tmp_path / "peers-demo.svg").read_text()
-    assert "(peers-demo.svg)" in text and ElementTree.fromstring(chart).tag.endswith("svg")
-    assert all(setting.name in chart for setting in SETTINGS)
-    assert len(report.tables) == 2 and all(table.rich().row_count for table in report.tables)
