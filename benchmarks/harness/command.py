@@ -89,11 +89,9 @@ def main(
     quick: Annotated[
         bool, typer.Option("--quick", help="Measure little: it works, the figures mean little.")
     ] = False,
-    repeat: Annotated[
-        int | None, typer.Option(min=1, help="Repetitions of every measurement (`repeat` of the plan).")
-    ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="KEY=VALUE of the scenario's plan; may repeat.")
+        list[str] | None,
+        typer.Option("--set", help="KEY=VALUE of the scenario's plan, as in repeat=9; may repeat."),
     ] = None,
     only: Annotated[
         list[str] | None, typer.Option("--part", "--only", help="Part of the scenario; may repeat.")
@@ -122,7 +120,7 @@ def main(
             raise ConfigError(
                 f"--address: {name} starts what it measures; only {TAKES_ADDRESS} has this option"
             )
-        plan = make_plan(name, scenario.Plan, quick, repeat, settings or ())
+        plan = make_plan(name, scenario.Plan, quick, settings or ())
         context = Context(this_machine(), messages(), quick, tuple(only or ()), address, verbose)
         report = scenario.run(plan, context)
         report.data["machine"] = context.machine
@@ -164,7 +162,7 @@ def check_parts(name: str, parts: Sequence[str], only: Sequence[str]) -> None:
             raise ConfigError(f"--part {part}: {name} has no such part; its parts are {', '.join(parts)}")
 
 
-def make_plan(name: str, kind: type[Any], quick: bool, repeat: int | None, settings: Sequence[str]) -> Any:
+def make_plan(name: str, kind: type[Any], quick: bool, settings: Sequence[str]) -> Any:
     """Return the plan of a scenario, with the values that the command line sets.
 
     Raises:
@@ -173,7 +171,7 @@ def make_plan(name: str, kind: type[Any], quick: bool, repeat: int | None, setti
     plan = kind().quick() if quick else kind()
     for key, _, value in (each.partition("=") for each in settings):
         plan = _with(name, plan, key, key.split("."), value)
-    return plan if repeat is None else _repeated(name, plan, repeat)
+    return plan
 
 
 def _with(name: str, plan: Any, key: str, path: Sequence[str], value: str) -> Any:
@@ -188,17 +186,6 @@ def _with(name: str, plan: Any, key: str, path: Sequence[str], value: str) -> An
         return replace(plan, **{first: TypeAdapter(kind).validate_python(yaml.safe_load(value))})
     except (ValidationError, yaml.YAMLError) as error:
         raise ConfigError(f"--set {key}: {value!r} does not fit: {error}") from None
-
-
-def _repeated(name: str, plan: Any, repeat: int) -> Any:
-    """Return the plan with this number of repetitions, in all its parts that have one."""
-    if hasattr(plan, "repeat"):
-        return replace(plan, repeat=repeat)
-    parts = {each.name: getattr(plan, each.name) for each in fields(plan)}
-    repeated = {key: replace(part, repeat=repeat) for key, part in parts.items() if hasattr(part, "repeat")}
-    if not repeated:
-        raise ConfigError(f"--repeat {repeat}: {name} has no such key; its keys are {', '.join(parts)}")
-    return replace(plan, **repeated)
 
 
 def _list_scenarios() -> None:

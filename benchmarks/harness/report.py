@@ -143,13 +143,7 @@ class Report:
 
     def fill(self, **values: Any) -> "Report":
         """Fill the template in with the data, and with values that are no part of them."""
-        functions = {
-            "table": self.table,
-            "goals": self.goals,
-            "chart": self.chart,
-            "times": times,
-            "listed": listed,
-        }
+        functions = {"table": self.table, "goals": self.goals, "chart": self.chart}
         text = _PAGES.get_template(self._template).render({**self.data, **functions, **values})
         self.page = "\n\n".join(map(_wrapped, filter(None, _BLANK.split(text.strip())))) + "\n"
         return self
@@ -196,11 +190,6 @@ class Report:
         return path
 
 
-def times(ratio: float) -> str:
-    """Return a ratio as text."""
-    return f"{ratio:.2f}x"
-
-
 def listed(counts: Mapping[str, int]) -> str:
     """Return the counts with their names, in the order of the names."""
     return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
@@ -212,13 +201,13 @@ def _wrapped(block: str) -> str:
     return textwrap.fill(block.strip(), _WIDTH, break_on_hyphens=False, break_long_words=False)
 
 
-_PAGES.filters |= {"f": format, "line": lambda text: " ".join(text.split()) + "\n"}
-_PAGES.globals |= {"times": times, "listed": listed}
+_PAGES.filters["f"] = format
+_PAGES.globals["listed"] = listed
 _GOAL_FIGURES: tuple[Figure[Goal], ...] = (
     Figure("name", lambda goal: goal.name, {"goal": "{}"}),
     Figure("limit", lambda goal: goal.limit),
     Figure("is_least", lambda goal: goal.is_least),
-    Figure("bound", lambda goal: f"{'>=' if goal.is_least else '<='} {times(goal.limit)}", {"limit": "{}"}),
+    Figure("bound", lambda goal: f"{'>=' if goal.is_least else '<='} {goal.limit:.2f}x", {"limit": "{}"}),
     Figure("measured", lambda goal: goal.measured, {"measured": TIMES, "95% interval": AROUND}),
     Figure("verdict", lambda goal: goal.verdict, {"": "{}"}),
 )

@@ -51,17 +51,12 @@ class Service:
         """All its addresses: gRPC, then URLs."""
         return (self.process.address, *self.process.urls)
 
-    @property
-    def metrics_url(self) -> str:
-        """URL of its metrics, or "" if it serves none."""
-        found = re.search(r"metrics at (\S+)", self.process.log.read_text("utf-8"))
-        return found[1] if found else ""
-
     def scrape(self) -> str:
         """Return the metrics as Prometheus reads them, or "" if the process serves none."""
-        if not self.metrics_url:
+        found = re.search(r"metrics at (\S+)", self.process.log.read_text("utf-8"))
+        if found is None:
             return ""
-        with urlopen(self.metrics_url, timeout=_SCRAPE_TIMEOUT_S) as response:
+        with urlopen(found[1], timeout=_SCRAPE_TIMEOUT_S) as response:
             text: str = response.read().decode()
             return text
 
@@ -188,11 +183,6 @@ def model_flags(folder: Path, dtype: str, max_sequences: int = 8, kv_tokens: int
 def simulated_flags(parameters: Mapping[str, Any], max_sequences: int = 64, kv_tokens: int = 65536) -> Flags:
     """Return the flags of a service with a simulated model."""
     return ("--simulated", json.dumps(dict(parameters)), *_memory_flags(max_sequences, kv_tokens))
-
-
-def telemetry_flags(settings: Mapping[str, Any]) -> Flags:
-    """Return the flags of a service's telemetry settings."""
-    return ("--telemetry", json.dumps(dict(settings)))
 
 
 def sub_drafter_command(engine: str, response_cache_tokens: int | None = None) -> Flags:

@@ -1,4 +1,4 @@
-"""Large deployments, simulated: 1 to 64 replicas of a target, with their drafters (20 minutes)."""
+"""Large deployments, simulated: 1 to 64 replicas of a target, with their drafters (30 minutes)."""
 
 from benchmarks.harness.command import Context
 from benchmarks.harness.report import Report

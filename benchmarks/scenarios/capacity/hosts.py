@@ -1,62 +1,32 @@
-"""Several hosts on one dilated clock, in an event loop of their own; runs in a worker process."""
+"""Replicas and routers on one dilated clock, all in one event loop."""
 
-import asyncio
-import threading
-import time
-from collections.abc import Coroutine
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from typing import Any, NamedTuple
 
-import uvloop
 from prometheus_client import CollectorRegistry
 
-from benchmarks.harness.system import serving
+from benchmarks.harness.system import DEMO_MODELS, serving
+from benchmarks.scenarios.capacity.hardware import Replica
+from benchmarks.scenarios.capacity.plan import Deployment
 from fly.clock import SystemClock
 from fly.messages import Role
 from router.config import RouterConfig
 from router.server import create_host
-from services.common.host import Host
 from services.common.telemetry.process import Telemetry
 from services.drafter.ahead import DraftingLimits
 from services.drafter.servicer import host_engine as host_drafter
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.config import ModelSection
 from services.engine.simulation.clock_engine import ClockEngine
-from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
+from services.engine.simulation.language import SimulatedConfig
+from services.engine.simulation.runner import SimulatedRunner
 from services.target.servicer import host_engine as host_target
 
 _STEPS = "flyserve_step_seconds_sum"
 _MAX_BATCH_TOKENS = 1024
 """Token rows of one forward; a chunk of a prefill has at most half as many."""
-_NEVER_AHEAD = DraftingLimits(ahead_sequences=0)
-
-
-@dataclass(frozen=True, slots=True)
-class Tier:
-    """Replicas of one tier, all alike: `number` of them, each with its own limits."""
-
-    role: Role
-    model: SimulatedConfig
-    number: int
-    max_sequences: int
-    kv_tokens: int
-
-
-class Sample(NamedTuple):
-    """A process's counters at one moment.
-
-    Attributes:
-        at_s: Time on the machine's monotonic clock.
-        asked_s: Cost of its forwards, in dilated time.
-        late_s: Time that they took beyond their cost, in dilated time.
-        steps_s: Real time in its services, over all answered steps.
-    """
-
-    at_s: float
-    asked_s: float
-    late_s: float
-    steps_s: float
+_STEP_TIMEOUT_S, _PROBE_S, _PROBE_TIMEOUT_S = 120.0, 2.0, 10.0
+"""Timeouts of the router in simulated seconds: it gives no verdict on replicas whose clock is slow."""
+_START_S, _CONNECTION_AGE_S = 240.0, 86400.0
 
 
 class PacedClock(SystemClock):
@@ -79,49 +49,61 @@ class PacedClock(SystemClock):
 
 
 class Hosts:
-    """Replicas or routers; the thread that calls the methods is not that of the event loop."""
+    """The replicas and routers of one deployment.
 
-    def __init__(self, dilation: float) -> None:
-        self._clock = PacedClock(dilation)
+    Attributes:
+        addresses: Addresses of its routers.
+    """
+
+    def __init__(self, stack: AsyncExitStack, deployment: Deployment, dilation: float) -> None:
+        """Use a stack whose end stops all hosts; their calls end at once."""
+        self.deployment, self.addresses = deployment, list[str]()
+        self._stack, self._dilation, self._clock = stack, dilation, PacedClock(dilation)
         self._registries: list[tuple[Role, CollectorRegistry]] = []
-        self._stack, self._loop = AsyncExitStack(), uvloop.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
 
-    def start_replicas(self, tiers: tuple[Tier, ...]) -> list[list[str]]:
-        """Start the replicas of every tier; return their addresses, tier by tier."""
-        return [[self._run(self._start_replica(tier)) for _ in range(tier.number)] for tier in tiers]
+    async def start(
+        self, target: Replica, target_model: SimulatedConfig, drafter: Replica, drafter_model: SimulatedConfig
+    ) -> None:
+        """Start replicas of both models, each with room for all streams, and the routers."""
+        own, replicas = self.deployment, self._replica
+        targets = [await replicas(Role.TARGET, target, target_model) for _ in range(own.targets)]
+        drafters = [await replicas(Role.DRAFTER, drafter, drafter_model) for _ in range(own.drafters)]
+        for _ in range(own.routers):
+            host = await create_host(self._router_config(targets, drafters), self._clock)
+            self.addresses.append(await self._stack.enter_async_context(serving(host)))
 
-    def start_routers(self, config: RouterConfig, number: int) -> list[str]:
-        """Start routers, and return their addresses."""
-        return [self._run(self._start_router(config)) for _ in range(number)]
-
-    def sample(self) -> Sample:
-        """Return the counters of this process."""
+    def counters(self) -> tuple[float, float, float]:
+        """Return the cost of all forwards and the time they took beyond it (simulated s), and real step s."""
         steps = (each.get_sample_value(_STEPS, {"role": role.value}) for role, each in self._registries)
-        clock = self._clock
-        return Sample(time.monotonic(), clock.asked_s, clock.late_s, sum(filter(None, steps)))
+        return self._clock.asked_s, self._clock.late_s, sum(filter(None, steps))
 
-    def stop(self) -> None:
-        """Stop all hosts; their calls end at once."""
-        self._run(self._stack.aclose())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-
-    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-    async def _start_replica(self, tier: Tier) -> str:
-        limits = ModelSection(max_batch_tokens=_MAX_BATCH_TOKENS, max_queued=tier.max_sequences)
-        runner = SimulatedRunner(tier.model, tier.role, tier.max_sequences, tier.kv_tokens)
+    async def _replica(self, role: Role, replica: Replica, model: SimulatedConfig) -> str:
+        streams = self.deployment.streams
+        runner = SimulatedRunner(model, role, streams, replica.kv_tokens)
+        limits = ModelSection(max_batch_tokens=_MAX_BATCH_TOKENS, max_queued=streams)
         engine, telemetry = ClockEngine(runner, self._clock, limits), Telemetry()
         await engine.start()
         telemetry.registry = CollectorRegistry()
-        self._registries.append((tier.role, telemetry.registry))
-        if tier.role is Role.TARGET:
-            return await self._serve(host_target(engine, telemetry=telemetry))
-        return await self._serve(host_drafter(engine, SubDrafters(None), _NEVER_AHEAD, telemetry))
-
-    async def _start_router(self, config: RouterConfig) -> str:
-        return await self._serve(await create_host(config, self._clock))
-
-    async def _serve(self, host: Host) -> str:
+        self._registries.append((role, telemetry.registry))
+        if role is Role.TARGET:
+            host = host_target(engine, telemetry=telemetry)
+        else:
+            host = host_drafter(engine, SubDrafters(None), DraftingLimits(ahead_sequences=0), telemetry)
         return await self._stack.enter_async_context(serving(host))
+
+    def _router_config(self, targets: list[str], drafters: list[str]) -> RouterConfig:
+        dilation = self._dilation
+        return RouterConfig(
+            model=DEMO_MODELS / "target",
+            grpc_port=0,
+            targets=tuple(targets),
+            drafters=tuple(drafters),
+            max_concurrent=self.deployment.streams,
+            verify_timeout_s=_STEP_TIMEOUT_S * dilation,
+            draft_timeout_s=_STEP_TIMEOUT_S * dilation,
+            write_timeout_s=_STEP_TIMEOUT_S * dilation,
+            probe_interval_s=_PROBE_S * dilation,
+            probe_timeout_s=_PROBE_TIMEOUT_S * dilation,
+            max_connection_age_s=_CONNECTION_AGE_S,
+            start_timeout_s=_START_S,
+        )

@@ -82,7 +82,7 @@ class Plan(BasePlan):
     routers: Annotated[int, Field(ge=1), Quick(1)] = 8
     settle_s: Annotated[float, Quick(0.3)] = 0.8
     measure_s: Annotated[float, Quick(0.6)] = 1.0
-    dilations: Annotated[tuple[float, float], Quick((5.0, 5.0))] = (70.0, 100.0)
+    dilations: Annotated[tuple[float, float], Quick((8.0, 8.0))] = (120.0, 200.0)
 
     @property
     def target(self) -> Replica:

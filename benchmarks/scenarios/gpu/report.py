@@ -9,7 +9,7 @@ from benchmarks.harness.load import Window
 from benchmarks.harness.machine import Machine
 from benchmarks.harness.report import Figure, Report, Table, make_rows
 from benchmarks.harness.windows import SHOWN, level_tables, summarize
-from benchmarks.scenarios.gpu.plan import GPU, Case, Plan
+from benchmarks.scenarios.gpu.plan import GPU, Plan
 from benchmarks.scenarios.gpu.results import Device, Exactness, ForwardTime
 from benchmarks.scenarios.gpu.serve import BASELINE
 from services.engine.config import Dtype
@@ -85,10 +85,9 @@ _Forward = tuple[ForwardTime, Device | None]
 
 def _limit_s(forward: _Forward) -> float | None:
     time, device = forward
-    case = Case(*time.case)
     if device is None:
         return None
-    return device.forward_s(time.weight_bytes, time.kv_bytes, case.sequences * case.rows)
+    return device.forward_s(time.weight_bytes, time.kv_bytes, time.case.sequences * time.case.rows)
 
 
 def _of_limit(forward: _Forward) -> float | None:
@@ -103,9 +102,9 @@ def _ms(seconds: float | None) -> float | None:
 _MS = "{:.2f}"
 _FORWARD: tuple[Figure[_Forward], ...] = (
     Figure("model", lambda f: f[0].model, {"model": "{}"}),
-    Figure("context", lambda f: Case(*f[0].case).context, {"context": "{}"}),
-    Figure("sequences", lambda f: Case(*f[0].case).sequences, {"sequences": "{}"}),
-    Figure("rows", lambda f: Case(*f[0].case).rows, {"rows": "{}"}),
+    Figure("context", lambda f: f[0].case.context, {"context": "{}"}),
+    Figure("sequences", lambda f: f[0].case.sequences, {"sequences": "{}"}),
+    Figure("rows", lambda f: f[0].case.rows, {"rows": "{}"}),
     Figure("limit_ms", lambda f: _ms(_limit_s(f)), {"limit, ms": _MS}),
     Figure("torch_ms", lambda f: _ms(f[0].torch_s), {"torch, ms": _MS}),
     Figure("of_limit", _of_limit, {"limit by torch": "{:.0%}"}),

@@ -16,7 +16,7 @@ from fly.errors import DeadlineExceeded, FlyServeError, InvalidRequest, Overload
 from flyserve import AsyncClient, Response
 from flyserve.async_client import AsyncStream
 
-_TIMEOUT_S = 60.0
+_TIMEOUT_S, _START_TIMEOUT_S = 60.0, 300.0
 _REQUESTS_PER_CONNECTION = 20
 _KEPT_FAULTS = 20
 
@@ -167,7 +167,7 @@ class Clients:
             are_open = spawn.Event()
             process = spawn.Process(target=_open_streams, args=(self._address, are_open), daemon=True)
             process.start()
-            has_opened = await asyncio.to_thread(are_open.wait, _TIMEOUT_S)
+            has_opened = await asyncio.to_thread(are_open.wait, _START_TIMEOUT_S)
             process.kill()
             await asyncio.to_thread(process.join)
             if not has_opened:

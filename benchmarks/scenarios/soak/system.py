@@ -1,5 +1,6 @@
 """A deployment without Ray, each part a process of its own, with samples of every process."""
 
+import json
 import os
 import signal
 import time
@@ -17,12 +18,11 @@ from benchmarks.harness.system import (
     running_services,
     simulated_flags,
     sub_drafter_command,
-    telemetry_flags,
 )
 from benchmarks.scenarios.soak.report import Sample
 
 ROUTER, REPLACED = "router", "target-1"
-_TELEMETRY = telemetry_flags(METRICS)
+_TELEMETRY = ("--telemetry", json.dumps(METRICS))
 _LANGUAGE = {"response_tokens": [96, 640]}
 _ROOM = (48, 32768)
 """Sequences and KV tokens of a replica."""

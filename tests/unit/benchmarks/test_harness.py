@@ -57,21 +57,21 @@ def test_a_chart_is_well_formed_names_its_lines_and_is_the_same_every_time() -> 
 def test_every_scenario_has_a_plan_that_a_quick_run_shortens(name: str) -> None:
     scenario = load_scenario(name)
     assert callable(scenario.run) and scenario.__doc__
-    assert make_plan(name, scenario.Plan, True, None, ()) != make_plan(name, scenario.Plan, False, None, ())
+    assert make_plan(name, scenario.Plan, True, ()) != make_plan(name, scenario.Plan, False, ())
 
 
 def test_the_command_line_sets_keys_of_the_plan() -> None:
     kind = load_scenario("capacity").Plan
-    plan = make_plan("capacity", kind, False, None, ["dilations=[30, 70]", "sizes=[1, 8]"])
+    plan = make_plan("capacity", kind, False, ["dilations=[30, 70]", "sizes=[1, 8]"])
     assert (plan.dilations, plan.sizes) == ((30.0, 70.0), (1, 8))
-    load = make_plan("load", load_scenario("load").Plan, False, 2, ["overload.places=8"])
+    load = make_plan("load", load_scenario("load").Plan, False, ["levels.repeat=2", "overload.places=8"])
     assert (load.levels.repeat, load.overload.places) == (2, 8)
     with pytest.raises(ConfigError, match="capacity has no such key; its keys are shards"):
-        make_plan("capacity", kind, False, None, ["speed=2"])
+        make_plan("capacity", kind, False, ["speed=2"])
     with pytest.raises(ConfigError, match="shards: '1' does not fit"):
-        make_plan("capacity", kind, False, None, ["shards=1"])
+        make_plan("capacity", kind, False, ["shards=1"])
     with pytest.raises(ConfigError, match="soak has no such key"):
-        make_plan("soak", load_scenario("soak").Plan, False, 2, ())
+        make_plan("soak", load_scenario("soak").Plan, False, ["repeat=2"])
     with pytest.raises(ConfigError, match="there is no scenario 'nothing'"):
         load_scenario("nothing")
 
