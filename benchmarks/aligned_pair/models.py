@@ -47,11 +47,8 @@ def draw_bigrams(recipe: PairRecipe) -> BigramMap:
     code = F.normalize(torch.randn(vocab, width, generator=generator), dim=-1)
     order = torch.randperm(vocab, generator=generator)
     successor = torch.empty(vocab, dtype=torch.long)
-    period = recipe.period or vocab
-    successor[order] = order.view(-1, period).roll(-1, dims=1).flatten()
-    drawn, place = torch.randint(0, vocab, (vocab,), generator=generator), order.argsort()
-    # The second successor is in the same cycle, at the place that was drawn.
-    second = successor[order[place // period * period + place[drawn] % period]]
+    successor[order] = order.roll(-1)
+    second = successor[torch.randint(0, vocab, (vocab,), generator=generator)]
     share = torch.rand(vocab, 1, generator=generator) * recipe.branch
     head = torch.zeros_like(code).index_add_(0, successor, code).index_add_(0, second, code * share)
     return BigramMap(code, head)

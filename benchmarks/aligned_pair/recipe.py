@@ -34,8 +34,6 @@ class PairRecipe:
         peak: Logit of the successor; the larger it is, the more certain are both models.
         branch: Largest share of the second successor, 0 to 1.
         seed: Seed of the weights.
-        period: Tokens of each cycle that text repeats, a divisor of the vocabulary's size; None for one cycle
-            through the whole vocabulary.
     """
 
     target: Shape = Shape(768, 2816, 12, 12, 4)
@@ -46,7 +44,6 @@ class PairRecipe:
     peak: float = 12.0
     branch: float = 1.0
     seed: int = 0
-    period: int | None = None
 
     @property
     def sizes(self) -> str:

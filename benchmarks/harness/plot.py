@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.ticker import NullLocator, StrMethodFormatter
 
-from benchmarks.harness.statistics import Spread
 from demo.plot import COLOURS, new_axes, to_svg
 from flyserve.bench.statistics import Interval
 
@@ -38,7 +37,7 @@ def line_chart(
     return to_svg(axes)
 
 
-def bar_chart(title: str, unit: str, bars: Mapping[str, Interval | Spread | float]) -> str:
+def bar_chart(title: str, unit: str, bars: Mapping[str, Interval | float]) -> str:
     """Draw horizontal bars from 0, each with its value and a whisker for its interval.
 
     Args:
@@ -59,9 +58,9 @@ def bar_chart(title: str, unit: str, bars: Mapping[str, Interval | Spread | floa
     return to_svg(axes)
 
 
-def _ends(bar: Interval | Spread | float) -> tuple[float, float, float]:
+def _ends(bar: Interval | float) -> tuple[float, float, float]:
     match bar:
-        case Interval(value, low, high) | Spread(value, low, high):
+        case Interval(value, low, high):
             return value, low, high
         case _:
             return bar, bar, bar
