@@ -21,7 +21,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-vllm test-tools test-pythons chromium lint verify generate protos goldens metrics configuration train quality real test-real \
-	images clean
+	recording images clean
 
 help: ## Show this help.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -86,6 +86,9 @@ quality: $(READY) ## Measure accuracy and tokens per round of every rule (about 
 
 real: $(READY) ## Fetch SmolLM2-135M and Gemma 3 270M (330 MB, once), serve the former, hold a conversation, stop.
 	$(BIN)/python -m demo.real
+
+recording: $(READY) chromium # Record the README's animation from the playground: docs/images/recording.gif.
+	$(BIN)/python -m tests.support.recording
 
 images: ## Build the container images (IMAGES="slim cpu cuda vllm"); needs docker or podman.
 	tools/images.sh $(IMAGES)
