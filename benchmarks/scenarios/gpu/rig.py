@@ -13,8 +13,7 @@ from benchmarks.scenarios.gpu.exact import measure_exactness
 from benchmarks.scenarios.gpu.forward import measure_forwards
 from benchmarks.scenarios.gpu.plan import CPU, GPU, Plan
 from benchmarks.scenarios.gpu.results import Device, Exactness, ForwardTime
-from benchmarks.scenarios.gpu.timing import Timer
-from services.engine.loading.bandwidth import measure_limit
+from benchmarks.scenarios.gpu.timing import Timer, read_bytes_per_s
 from services.engine.loading.device import prepare_device
 
 
@@ -44,9 +43,9 @@ class Rig:
         num_bytes, width = (1 << 32, 8192) if plan.device == GPU else (1 << 24, 256)
         square = torch.randn(width, width, device=kind, dtype=torch.bfloat16)
         product_s = self._timer.median_s(lambda: square @ square)
-        read_bytes_per_s = measure_limit(torch.bfloat16, kind, num_bytes)
+        read_rate = read_bytes_per_s(plan.device, num_bytes)
         _release()
-        return Device(_gpu_name() if plan.device == GPU else "", read_bytes_per_s, 2 * width**3 / product_s)
+        return Device(_gpu_name() if plan.device == GPU else "", read_rate, 2 * width**3 / product_s)
 
     def exact(self) -> list[Exactness]:
         """Compare the engine with transformers."""

@@ -5,10 +5,14 @@ from collections.abc import Callable
 from statistics import median
 
 import torch
+import torch.nn.functional as F
 
 from benchmarks.scenarios.gpu.plan import GPU
+from services.engine.loading.bandwidth import minimum_s
 
 _WARM_UPS, _FEWEST, _MOST, _STARTS = 2, 3, 20, 5
+_PROBE_COLUMNS, _GPU_PRODUCTS = 4096, 16
+"""Columns of the weights of a probe, and its products on a GPU, which hide the time of a start."""
 
 
 class Timer:
@@ -46,3 +50,25 @@ class Timer:
     def _sync(self) -> None:
         if self._device == GPU:
             torch.cuda.synchronize()
+
+
+def read_bytes_per_s(device: str, num_bytes: int) -> float:
+    """Return the rate at which matrix-vector products read weights.
+
+    Where bfloat16 is computed slowly, as without its instructions, float32 shows the limit of memory.
+    """
+    return max(_read_rate(kind, device, num_bytes) for kind in (torch.bfloat16, torch.float32))
+
+
+def _read_rate(dtype: torch.dtype, device: str, num_bytes: int) -> float:
+    columns = min(_PROBE_COLUMNS, num_bytes // dtype.itemsize)
+    weight = torch.full((num_bytes // dtype.itemsize // columns, columns), 0.5, dtype=dtype, device=device)
+    row = torch.ones(1, columns, dtype=dtype, device=device)
+    num_products = _GPU_PRODUCTS if device == GPU else 1
+
+    def read() -> None:
+        for _ in range(num_products):
+            product = F.linear(row, weight)
+        product[0, 0].item()  # waits until the device has finished
+
+    return num_products * weight.numel() * dtype.itemsize / minimum_s(read)
