@@ -184,12 +184,12 @@ def total_cpus(specs: Iterable[ReplicaSpec]) -> float:
 def _requests(tier: ModelTier) -> Requests:
     """Return the requests of a tier with a model: an actor requests what all of its processes need."""
     processes = tier.num_processes // tier.num_actors
-    return Requests(float(tier.threads * processes), tier.gpus * processes, tier.num_actors)
+    return Requests(float(tier.declared_threads * processes), tier.num_gpus * processes, tier.num_actors)
 
 
 def _model_config(tier: ModelTier, services: Engines[Any]) -> dict[str, Any]:
     """Return the device and the changed values of a tier, by the keys of its service."""
-    return {**_values(tier, services), **({"device": "cuda"} if tier.gpus else {})}
+    return {**_values(tier, services), **({"device": "cuda"} if tier.num_gpus else {})}
 
 
 def _values(tier: Tier, services: Engines[Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from services.engine.config import (
     AUTO,
     BuiltinSection,
     ModelSection,
+    OrAuto,
     Places,
     VllmSection,
     quantization_fault,
@@ -73,11 +74,25 @@ class ModelTier(ModelSection, ScaledTier):
     """Folder of the model; a relative one is searched next to the deployment file, then under the
     application's root. Or `org/name@revision` on the model hub, which every replica fetches."""
 
-    gpus: float = Field(0.0, ge=0, le=1)
-    """GPUs of each process of a replica; 0 computes on the CPU, a fraction shares a GPU."""
+    gpus: Annotated[float | Literal["auto"], OrAuto(0, 1, is_whole=False)] = 0.0
+    """GPUs of each process of a replica; 0 computes on the CPU, a fraction shares a GPU. `auto`: with
+    `flyserve up` all GPUs of the machine, shared by the tiers; with `flyserve apply` 1 on a cluster that has
+    GPUs."""
+
+    @property
+    def num_gpus(self) -> float:
+        """GPUs of each process; `auto` counts as none until a machine has decided."""
+        return 0.0 if self.gpus == AUTO else self.gpus
+
+    @property
+    def declared_threads(self) -> int:
+        """CPUs that each process requests; `auto` without a limit takes what its machine has."""
+        return self.max_threads or 1 if self.threads == AUTO else self.threads
 
     @model_validator(mode="after")
     def _suits_its_engine(self) -> Self:
+        if self.gpus == AUTO:  # checked once the machine has decided
+            return self
         if faults := list(self._faults()):
             raise ValueError("; ".join(faults))
         return self
@@ -105,14 +120,15 @@ class BuiltinTier(BuiltinSection, ModelTier):
         return self.shards if isinstance(self, TargetSection) else 1
 
     def _faults(self) -> Iterator[str]:
-        if fault := quantization_fault(self, "cuda" if self.gpus else "cpu"):
+        if fault := quantization_fault(self, "cuda" if self.num_gpus else "cpu"):
             yield fault
-        if self.kv_tokens == AUTO and self.gpus != 1:
-            reason = "would take the memory of the others" if self.gpus else "measures the memory of a GPU"
-            yield f"kv_tokens: is {AUTO}, which {reason}, but gpus is {self.gpus:g}, must be 1: set a number"
-        if self.num_processes > 1 and 0 < self.gpus <= _HALF:
+        if self.kv_tokens == AUTO and self.num_gpus != 1:
+            reason = "would take the memory of others" if self.num_gpus else "measures the memory of a GPU"
+            found = f"is {AUTO}, which {reason}, but gpus is {self.num_gpus:g}"
+            yield f"kv_tokens: {found}, must be 1: set a number"
+        if self.num_processes > 1 and 0 < self.num_gpus <= _HALF:
             yield (
-                f"gpus: is {self.gpus:g}: must be above {_HALF} for each of {self.num_processes} shards:"
+                f"gpus: is {self.num_gpus:g}: must be above {_HALF} for each of {self.num_processes} shards:"
                 " two of them could get the same GPU, which NCCL rejects: use 1, or a fraction above"
                 f" {_HALF} if the GPUs are shared with another tier"
             )
@@ -132,13 +148,14 @@ class VllmTier(VllmSection, ModelTier):
 
     def _faults(self) -> Iterator[str]:
         yield from config_faults(self)
-        if self.gpus in (0, 1):
+        if self.num_gpus in (0, 1):
             return
         if self.num_processes > 1:
-            yield f"gpus: is {self.gpus:g}: must be 1 for each of the {self.num_processes} processes of vLLM"
+            limit = f"must be 1 for each of the {self.num_processes} processes of vLLM"
+            yield f"gpus: is {self.num_gpus:g}: {limit}"
         elif not self.engine_args.keys() & set(MEMORY_ARGUMENTS):
             yield (
-                f"gpus: is {self.gpus:g}: vLLM takes almost all memory of a GPU unless"
+                f"gpus: is {self.num_gpus:g}: vLLM takes almost all memory of a GPU unless"
                 f" engine_args.{MEMORY_ARGUMENTS[0]} limits it"
             )
 

@@ -103,7 +103,7 @@ def _faults(deployment: Deployment) -> Iterator[str]:
             yield f"{role}.engine: is vllm, which starts processes of its own: {remedy}"
         elif isinstance(tier, ModelTier) and tier.num_processes > 1:
             yield f"{role}.shards: is {tier.num_processes}, each of them a process: {remedy}"
-    gpus = [tier.gpus for tier in deployment.tiers.values() if isinstance(tier, ModelTier)]
+    gpus = [tier.num_gpus for tier in deployment.tiers.values() if isinstance(tier, ModelTier)]
     if sum(gpus) > 1:
         yield f"gpus: the tiers have {sum(gpus):g} together, but one process computes on one: {remedy}"
     if 0 in gpus and any(gpus):

@@ -9,6 +9,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from fly.messages import VERIFIED_TOKENS, Role
 from services.common.config import Config
+from services.common.machine.machine import usable_cores
 from services.common.model_source import ModelPath
 from services.engine.simulation.language import SimulatedConfig
 
@@ -21,26 +22,37 @@ _LONGEST_HEARTBEAT_S = 1.0
 PREFILL_TOKENS = 512
 """Token rows of a forward on a CPU, and those for prefills on a GPU."""
 _MOST_BATCH_TOKENS = 8192
+MOST_THREADS = 1024
 
 
 AUTO: Literal["auto"] = "auto"
-"""Value of `kv_tokens` that stands for all tokens that fit."""
+"""Value of a number that the machine decides: `kv_tokens`, `threads`, `gpus`."""
 
 
-class _NumberOrAuto:
-    """Annotation of a key that is a number of at least 1, or `auto`."""
+class OrAuto:
+    """Annotation of a key that is a number within limits, or `auto`."""
+
+    def __init__(self, least: int, most: int | None = None, is_whole: bool = True) -> None:
+        self._limits, self._is_whole = (least, most), is_whole
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        least, most = self._limits
+        number = core_schema.int_schema if self._is_whole else core_schema.float_schema
+        kind = "an integer" if self._is_whole else "a number"
+        limit = f"of at least {least}" if most is None else f"from {least} to {most}"
         return core_schema.union_schema(
-            [core_schema.int_schema(ge=1), core_schema.literal_schema([AUTO])],
+            [number(ge=least, le=most), core_schema.literal_schema([AUTO])],
             custom_error_type="number_or_auto",
-            custom_error_message=f"must be an integer of at least 1, or {AUTO}",
+            custom_error_message=f"must be {kind} {limit}, or {AUTO}",
         )
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        return {"type": ["integer", "string"], "minimum": 1, "pattern": f"^{AUTO}$"}
+        least, most = self._limits
+        bounds = {"minimum": least} if most is None else {"minimum": least, "maximum": most}
+        kind = "integer" if self._is_whole else "number"
+        return {"type": [kind, "string"], **bounds, "pattern": f"^{AUTO}$"}
 
 
 class Dtype(StrEnum):
@@ -77,8 +89,20 @@ class ModelSection(Places):
     """Token rows of one forward; longer prefills are processed in chunks. At the default, vLLM chooses a
     number for its device."""
 
-    threads: int = Field(1, ge=1, le=1024)
-    """CPU threads of a forward, in each process of a replica."""
+    threads: Annotated[int | Literal["auto"], OrAuto(1, MOST_THREADS)] = 1
+    """CPU threads of a forward, in each process of a replica. `auto` takes the fastest number, up to
+    `max_threads`, that the builtin engine measures at its start."""
+
+    max_threads: int | None = Field(None, ge=1, le=MOST_THREADS)
+    """Most threads that `threads: auto` takes. null: with `flyserve up` the tier's share of the machine's
+    cores; on a cluster all cores that the process may use, divided by the shards."""
+
+    @property
+    def num_threads(self) -> int:
+        """CPU threads of a forward in this process, at most; `auto` is resolved on its machine."""
+        if self.threads != AUTO:
+            return self.threads
+        return self.max_threads or max(1, min(usable_cores() // getattr(self, "shards", 1), MOST_THREADS))
 
     @property
     def batch_tokens(self) -> int:
@@ -96,7 +120,7 @@ class BuiltinSection(ModelSection):
     """`int8` converts weights and rows to eight bits: less memory and up to several times the speed on a CPU,
     for a small loss of accuracy; only on CPUs, without shards. vLLM has its own in `engine_args`."""
 
-    kv_tokens: Annotated[int | Literal["auto"], _NumberOrAuto()] = 65_536
+    kv_tokens: Annotated[int | Literal["auto"], OrAuto(1)] = 65_536
     """KV cache positions of one replica, for all its sequences. `auto`, for processes that have whole GPUs
     to themselves: 85 % of the memory that the weights and the largest forward leave free. vLLM sizes its own
     memory."""

@@ -8,7 +8,7 @@ from fly.clock import Clock, SystemClock
 from fly.messages import VERIFIED_TOKENS, ForwardCosts
 from services.common.model_source import model_folder
 from services.engine.base import Runner
-from services.engine.config import ModelConfig, StartFollowers
+from services.engine.config import AUTO, ModelConfig, StartFollowers
 from services.engine.engine import Engine
 from services.engine.grammars import EngineGrammars
 from services.engine.loading.light_start import light_start
@@ -49,12 +49,13 @@ def build_engine(
         from services.engine.forward.torch_runner import load_runner
 
         runner = load_runner(config)
-    runner.info = replace(runner.info, costs=_costs(runner))
+    config, costs = _measured(config, runner)
+    runner.info = replace(runner.info, costs=costs)
     grammars = _grammars(config, runner)
     return ThreadEngine(runner, config, prepare_thread=_thread_setting(config), grammars=grammars)
 
 
-def _thread_setting(config: ModelConfig) -> Callable[[], object]:
+def _thread_setting(config: ModelConfig, threads: int | None = None) -> Callable[[], object]:
     """Return a function that gives the thread that calls it the CPU threads of this engine.
 
     NOTE: torch counts them per thread; a new one takes the number that was set last, perhaps by another
@@ -64,7 +65,7 @@ def _thread_setting(config: ModelConfig) -> Callable[[], object]:
 
     def set_threads() -> None:
         torch.get_num_threads()
-        torch.set_num_threads(config.threads)
+        torch.set_num_threads(threads or config.num_threads)
 
     return set_threads
 
@@ -72,6 +73,22 @@ def _thread_setting(config: ModelConfig) -> Callable[[], object]:
 def _grammars(config: ModelConfig, runner: Runner) -> EngineGrammars:
     assert config.model is not None
     return EngineGrammars(model_folder(config.model), runner.info.vocab_size)
+
+
+def _measured(config: ModelConfig, runner: Runner) -> tuple[ModelConfig, ForwardCosts | None]:
+    """Return the configuration with the fastest number of threads, if it is to be chosen, and the costs."""
+    if config.threads != AUTO or runner.kv_capacity < VERIFIED_TOKENS:
+        return config, _costs(runner)
+    from services.engine.loading.bandwidth import measure_costs
+    from services.engine.loading.threads import fastest_threads
+
+    def measure(threads: int) -> ForwardCosts:
+        _thread_setting(config, threads)()
+        return measure_costs(runner)
+
+    threads, costs = fastest_threads(config.num_threads, measure)
+    logger.info("%s: threads is auto: %d of at most %d", config.model, threads, config.num_threads)
+    return config.model_copy(update={"threads": threads}), costs
 
 
 def _costs(runner: Runner) -> ForwardCosts | None:

@@ -87,7 +87,7 @@ def environment(config: VllmConfig, current: Mapping[str, str]) -> dict[str, str
     """
     defaults = _ENVIRONMENT | (_ENVIRONMENT_ON_CPUS if config.device == "cpu" else {})
     # NOTE: Ray sets the threads to the CPUs of the whole actor, which each of vLLM's processes would inherit.
-    threads = {"OMP_NUM_THREADS": str(config.threads)}
+    threads = {"OMP_NUM_THREADS": str(config.num_threads)}
     return threads | {name: value for name, value in defaults.items() if name not in current}
 
 

@@ -134,7 +134,7 @@ def load_runner(
     assert config.model is not None
     device, dtype = config.device, config.dtype
     prepare_device(device)
-    torch.set_num_threads(config.threads)
+    torch.set_num_threads(config.num_threads)
     folder = model_folder(config.model)
     loaded = load_model(folder, dtype, device, shards)
     when_loaded()

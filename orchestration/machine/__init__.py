@@ -1,0 +1,1 @@
+"""The share of a machine that each tier of a deployment gets."""

@@ -1,0 +1,56 @@
+"""Properties of a model folder that decide where it fits; reads the configuration and sizes, no weights."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from services.common.model_source import WEIGHT_FILES
+
+_BYTES: Mapping[str, float] = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+_DIVIDED = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
+"""Keys of a configuration whose values are split among shards."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """A model, as far as it matters for its place.
+
+    Attributes:
+        weight_bytes: Bytes of its weights as they are stored; 0 if unknown.
+        stored_bytes: Bytes of one of them.
+        divisors: Numbers that shards must divide.
+    """
+
+    weight_bytes: int = 0
+    stored_bytes: float = 2
+    divisors: tuple[int, ...] = ()
+
+    def bytes_as(self, dtype: str, quantization: str = "none") -> int:
+        """Return the bytes of the weights in memory, computed in `dtype`, or stored in eight bits."""
+        wanted = _BYTES.get(dtype if quantization == "none" else quantization, self.stored_bytes)
+        return round(self.weight_bytes * wanted / self.stored_bytes)
+
+
+def read_facts(folder: Path) -> ModelFacts:
+    """Return the properties of a folder; those that it does not have are unknown."""
+    sizes = [file.stat().st_size for pattern in WEIGHT_FILES for file in folder.glob(pattern)]
+    return facts_of(_config(folder / "config.json"), sum(sizes))
+
+
+def facts_of(config: Mapping[str, Any], weight_bytes: int) -> ModelFacts:
+    """Return the properties of a model with this configuration and these bytes of weights."""
+    text = config.get("text_config")
+    described = {**config, **(text if isinstance(text, dict) else {})}
+    stored = _BYTES.get(str(described.get("dtype", described.get("torch_dtype"))), 2)
+    numbers = (described.get(key) for key in _DIVIDED)
+    return ModelFacts(weight_bytes, stored, tuple(n for n in numbers if isinstance(n, int) and n > 0))
+
+
+def _config(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}  # reported when the model is loaded
+    return found if isinstance(found, dict) else {}

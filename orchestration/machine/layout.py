@@ -1,0 +1,151 @@
+"""Divide a machine's GPUs and cores among the tiers that run a model. Pure."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from fly.errors import ConfigError
+from services.common.machine.gpus import Gpu
+
+_FOR_WEIGHTS = 0.85
+"""Share of a GPU's memory that weights may take; KV memory and forwards need the rest."""
+_SHARED_GPU = (0.7, 0.3)
+"""Fractions of the only GPU, for target and drafter."""
+_FEW_CORES = 2
+"""Cores of which none is left to the router and the event loops: these would take half of all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """One tier with a model, as far as it matters for its share of a machine.
+
+    Attributes:
+        weight_bytes: Weights in memory, as they are computed; 0 if unknown.
+        divisors: Numbers that the shards must divide, such as those of the attention heads.
+        gpus: GPUs of each process; None lets the machine decide.
+        threads: The same of its most threads.
+        shards: The same of its processes; 1 for a tier that cannot be shared.
+        replicas: The same of its replicas.
+    """
+
+    weight_bytes: int = 0
+    divisors: tuple[int, ...] = ()
+    gpus: float | None = None
+    threads: int | None = None
+    shards: int | None = None
+    replicas: int | None = None
+
+    @property
+    def fixed(self) -> tuple[int, int]:
+        """Shards and replicas where nothing else asks for more."""
+        return self.shards or 1, self.replicas or 1
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The part of a machine that a tier gets.
+
+    Attributes:
+        gpus: GPUs of each process.
+        threads: Most threads of each process.
+        shards: Processes of each replica.
+    """
+
+    gpus: float
+    shards: int
+    replicas: int
+    threads: int = 1
+
+
+def divide(
+    gpus: Sequence[Gpu], cores: int, target: Demand, drafter: Demand | None
+) -> tuple[Share, Share | None]:
+    """Return the shares of target and drafter.
+
+    A drafter gets a GPU of its own if there are two or more. The target is one model over all the others if
+    its heads allow as many shards, else as many replicas as use the most of them.
+
+    Raises:
+        ConfigError: A tier needs more GPUs than there are, or than its weights fit on.
+    """
+    helped = None if drafter is None else _drafter_gpus(len(gpus), target, drafter)
+    taken = 0.0 if helped is None else helped.gpus * helped.shards * helped.replicas
+    placed = _target_gpus(gpus, taken, target, drafter.weight_bytes if drafter else 0)
+    demands = [(target, placed), *([(drafter, helped)] if drafter and helped else [])]
+    threads = _threads(cores, demands)
+    shares = [
+        Share(share.gpus, share.shards, share.replicas, each)
+        for (_, share), each in zip(demands, threads, strict=True)
+    ]
+    return shares[0], shares[1] if drafter else None
+
+
+def _drafter_gpus(number: int, target: Demand, drafter: Demand) -> Share:
+    shards, replicas = drafter.fixed
+    if drafter.gpus is not None:
+        return Share(drafter.gpus, shards, replicas)
+    if number >= 2:
+        return Share(1.0, shards, replicas)
+    is_shared = number == 1 and target.gpus is None
+    return Share(_SHARED_GPU[1] if is_shared else 0.0, shards, replicas)
+
+
+def _target_gpus(gpus: Sequence[Gpu], taken: float, target: Demand, other_bytes: int) -> Share:
+    if target.gpus is not None or not gpus:
+        return Share(target.gpus or 0.0, *target.fixed)
+    if 0 < taken < 1 and len(gpus) == 1:
+        together = replace(target, weight_bytes=target.weight_bytes + other_bytes)
+        if target.fixed != (1, 1) or not _fits(gpus, 1, together):
+            raise ConfigError(_no_room(gpus, 1, together))
+        return Share(_SHARED_GPU[0], *target.fixed)
+    free = len(gpus) - math.ceil(taken)
+    options = [each for each in _options(gpus, free, target) if math.prod(each) <= free]
+    if not options:
+        raise ConfigError(_no_room(gpus, free, target))
+    shards, replicas = max(options, key=lambda each: (math.prod(each), each[0]))
+    return Share(1.0, shards, replicas)
+
+
+def _options(gpus: Sequence[Gpu], free: int, target: Demand) -> Iterator[tuple[int, int]]:
+    """Yield the shards and replicas that the model allows, each process with a GPU of its own."""
+    for shards in range(1, free + 1) if target.shards is None else [target.shards]:
+        can_share = shards == 1 or not any(gpu.parent for gpu in gpus)  # no collectives among MIG instances
+        if can_share and _fits(gpus, shards, target) and not any(each % shards for each in target.divisors):
+            yield shards, target.replicas or max(1, free // shards)
+
+
+def _fits(gpus: Sequence[Gpu], shards: int, target: Demand) -> bool:
+    smallest = min(gpu.memory_bytes for gpu in gpus)
+    return not smallest or target.weight_bytes / shards <= _FOR_WEIGHTS * smallest
+
+
+def _no_room(gpus: Sequence[Gpu], free: int, target: Demand) -> str:
+    """Return the reason why the target has no place on these GPUs, and the remedy."""
+    smallest = min(gpu.memory_bytes for gpu in gpus)
+    shards, replicas = target.fixed
+    asked = f"shards {shards} and replicas {replicas}" if target.shards or target.replicas else "it"
+    return (
+        f"target: {asked} cannot be placed on {free} free GPUs: its weights take"
+        f" {target.weight_bytes / 1e9:.1f} GB, of which a GPU of {smallest / 1e9:.1f} GB holds"
+        f" {_FOR_WEIGHTS * smallest / 1e9:.1f} GB, and shards must divide"
+        f" {', '.join(map(str, target.divisors)) or 'nothing'}: use more or larger GPUs, a smaller or"
+        " quantized model, or other shards and replicas; --gpus 0 computes on the CPU"
+    )
+
+
+def _threads(cores: int, demands: Sequence[tuple[Demand, Share]]) -> list[int]:
+    """Return the threads of each process: cores in proportion to the weights that a token reads.
+
+    Every process has one at least. On two cores both compute: the target and a small drafter take turns.
+    """
+    shared = cores if cores <= _FEW_CORES else cores - 1
+    on_cpu = [demand.weight_bytes or 1 for demand, share in demands if not share.gpus]
+    return [
+        demand.threads or (1 if share.gpus else _part(shared, demand.weight_bytes or 1, sum(on_cpu), share))
+        for demand, share in demands
+    ]
+
+
+def _part(cores: int, weight_bytes: int, total: int, share: Share) -> int:
+    tier = max(1, math.floor(cores * weight_bytes / total + 0.5))
+    return max(1, tier // (share.shards * share.replicas))

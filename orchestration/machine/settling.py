@@ -1,0 +1,144 @@
+"""Settle what a deployment leaves to its machine (`auto`); find what does not fit, or is unused. Pure."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fly.errors import ConfigError
+from fly.messages import Role
+from orchestration.deployment.file import Deployment
+from orchestration.deployment.tiers import BuiltinTier, ModelTier, VllmTier
+from orchestration.machine.facts import ModelFacts
+from orchestration.machine.layout import Demand, Share, divide
+from services.common.config import parse
+from services.common.machine.machine import Machine
+from services.engine.config import AUTO, Quantization
+from services.engine.vllm_args import MEMORY_ARGUMENTS
+
+Facts = Mapping[Role, ModelFacts]
+"""Properties of the models of a deployment, by tier."""
+Keys = Mapping[Role, Mapping[str, Any]]
+"""Keys of tiers, and their values."""
+
+_UNKNOWN = ModelFacts()
+_SHM_BYTES = 64 << 20
+"""Shared memory that each of several processes of a model on GPUs exchanges data in."""
+
+
+def settled(deployment: Deployment, machine: Machine, facts: Facts) -> Deployment:
+    """Return the deployment with a number for every `auto` of a tier, as `settled_keys` says."""
+    changes = settled_keys(deployment, machine, facts)
+    tiers = {
+        role.value: parse(type(tier), tier.model_dump(mode="json") | dict(changes[role]), role.value)
+        for role, tier in _model_tiers(deployment).items()
+    }
+    return deployment.model_copy(update=tiers)
+
+
+def settled_keys(deployment: Deployment, machine: Machine, facts: Facts) -> Keys:
+    """Return the keys of each tier that the machine decides; shards and replicas only where none are set.
+
+    Raises:
+        ConfigError: A model does not fit, or the machine has too few GPUs.
+    """
+    tiers = _model_tiers(deployment)
+    demands = {role: _demand(tier, facts.get(role, _UNKNOWN)) for role, tier in tiers.items()}
+    target, drafter = demands[Role.TARGET], demands.get(Role.DRAFTER)
+    both = divide(machine.usable_gpus, machine.cores, target, drafter)
+    shares = {role: share for role, share in zip(Role, both, strict=False) if share is not None}
+    found = {role: dict(_keys(tier, shares[role])) for role, tier in tiers.items()}
+    _require_memory(tiers, demands, shares, machine)
+    return found
+
+
+def unused(deployment: Deployment, machine: Machine) -> Iterator[str]:
+    """Yield a line for each part of the machine that a settled deployment leaves unused, with the remedy."""
+    tiers = _model_tiers(deployment).values()
+    is_on_gpus = any(tier.num_gpus for tier in tiers)
+    if machine.gpus and not is_on_gpus:
+        number = f"{len(machine.gpus)} GPU{'s' * (len(machine.gpus) > 1)}"
+        remedy = "set gpus: auto for target and drafter (flyserve serve: --gpus auto)"
+        if not machine.has_cuda:
+            remedy = "torch is missing or built for CPUs alone: install a build with CUDA, then " + remedy
+        yield f"{number} of this machine are not used: {remedy}"
+    threads = sum(tier.declared_threads * tier.num_processes * tier.replicas for tier in tiers)
+    if not is_on_gpus and threads < machine.cores - 1 and AUTO not in {tier.threads for tier in tiers}:
+        yield (
+            f"{threads} of {machine.cores} cores compute: set threads: auto for target and drafter"
+            " (flyserve serve: --threads auto)"
+        )
+
+
+def require_shared_memory(deployment: Deployment, machine: Machine) -> None:
+    """Raise ConfigError if the processes of a model on GPUs have too little shared memory for each other."""
+    for role, tier in _model_tiers(deployment).items():
+        needed = _SHM_BYTES * tier.num_processes
+        if tier.num_gpus and tier.num_processes > 1 and (machine.shm_bytes or needed) < needed:
+            raise ConfigError(
+                f"{role}.shards: {tier.num_processes} processes exchange data in /dev/shm, which has"
+                f" {(machine.shm_bytes or 0) >> 20} MB, at least {needed >> 20} MB are needed: in a container"
+                " set --shm-size=1g (docker) or an emptyDir of medium Memory at /dev/shm (Kubernetes)"
+            )
+
+
+def _model_tiers(deployment: Deployment) -> dict[Role, ModelTier]:
+    return {role: tier for role, tier in deployment.tiers.items() if isinstance(tier, ModelTier)}
+
+
+def _demand(tier: ModelTier, facts: ModelFacts) -> Demand:
+    given = tier.model_fields_set
+    is_quantized = isinstance(tier, BuiltinTier) and tier.quantization is not Quantization.NONE
+    quantization = tier.quantization.value if isinstance(tier, BuiltinTier) else "none"
+    can_share = "shards" in type(tier).model_fields and not is_quantized
+    is_fixed = not can_share or "shards" in given or tier.autoscaling is not None
+    dtype = "stored" if isinstance(tier, VllmTier) else tier.dtype.value  # vLLM may keep them quantized
+    return Demand(
+        weight_bytes=facts.bytes_as(dtype, quantization),
+        divisors=facts.divisors,
+        gpus=None if tier.gpus == AUTO and not is_quantized else tier.num_gpus,
+        threads=tier.max_threads if tier.threads == AUTO else tier.threads,
+        shards=tier.num_processes if is_fixed else None,
+        replicas=tier.replicas if "replicas" in given or tier.autoscaling is not None else None,
+    )
+
+
+def _keys(tier: ModelTier, share: Share) -> Iterator[tuple[str, Any]]:
+    """Yield the keys that were left to the machine, with what follows from them."""
+    if tier.threads == AUTO and tier.max_threads is None:
+        yield "max_threads", share.threads
+    if tier.gpus != AUTO:
+        return
+    yield "gpus", share.gpus
+    for key, value in (("shards", share.shards), ("replicas", share.replicas)):
+        if value > 1 and key not in tier.model_fields_set:
+            yield key, value
+    if isinstance(tier, BuiltinTier) and share.gpus == 1 and "kv_tokens" not in tier.model_fields_set:
+        yield "kv_tokens", AUTO
+    if not isinstance(tier, VllmTier) or share.gpus in (0, 1):
+        return
+    if not tier.engine_args.keys() & set(MEMORY_ARGUMENTS):
+        yield "engine_args", {**tier.engine_args, MEMORY_ARGUMENTS[0]: round(0.9 * share.gpus, 2)}
+
+
+def _require_memory(
+    tiers: Mapping[Role, ModelTier],
+    demands: Mapping[Role, Demand],
+    shares: Mapping[Role, Share],
+    machine: Machine,
+) -> None:
+    """Raise ConfigError if the weights of the tiers on the CPU take more than the machine has left."""
+    needed = {
+        role: demands[role].weight_bytes * share.replicas for role, share in shares.items() if not share.gpus
+    }
+    if not machine.memory_bytes or (total := sum(needed.values())) <= machine.memory_bytes:
+        return
+    parts = ", ".join(f"{role}.model {tiers[role].model} {_gb(size)}" for role, size in needed.items())
+    limit = machine.memory_limit
+    within = "" if limit is None else f", within the limit of {_gb(limit)} of this container"
+    raise ConfigError(
+        f"the weights take {_gb(total)} of memory ({parts}), but {_gb(machine.memory_bytes)} are"
+        f" available{within}: use a smaller model, quantization: int8, fewer replicas, GPUs, or more memory"
+    )
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.1f} GB"

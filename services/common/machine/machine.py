@@ -1,0 +1,70 @@
+"""Find out what this process may use of its machine."""
+
+import math
+import os
+import shutil
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.common.machine.cgroups import ROOT, allowed_cpus, cpu_quota, memory_limit
+from services.common.machine.gpus import Gpu, find_gpus, has_cuda
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The part of a machine that a process may use.
+
+    Attributes:
+        cores: CPUs, at least 1: of its affinity and CPU set, and of the time that its groups allow.
+        memory_bytes: Memory that is available, within the limits of its groups; 0 if unknown.
+        memory_limit: The limit of its groups that `memory_bytes` is, in bytes; None if there is none.
+        shm_bytes: Free space of shared memory, /dev/shm; None where there is none.
+        gpus: The GPUs that CUDA shows to it.
+        has_cuda: torch can use them.
+    """
+
+    cores: int = 1
+    memory_bytes: int = 0
+    memory_limit: int | None = None
+    shm_bytes: int | None = None
+    gpus: tuple[Gpu, ...] = ()
+    has_cuda: bool = False
+
+    @property
+    def usable_gpus(self) -> tuple[Gpu, ...]:
+        """The GPUs that torch can use."""
+        return self.gpus if self.has_cuda else ()
+
+
+def find_machine(root: Path = ROOT, environment: Mapping[str, str] = os.environ) -> Machine:
+    """Return what this process may use; `root` is the root of its file system."""
+    limit = memory_limit(root)
+    shm = root / "dev/shm"
+    return Machine(
+        cores=usable_cores(root),
+        memory_bytes=_memory(root, limit),
+        memory_limit=limit,
+        shm_bytes=shutil.disk_usage(shm).free if shm.is_dir() else None,
+        gpus=find_gpus(environment),
+        has_cuda=has_cuda(),
+    )
+
+
+def usable_cores(root: Path = ROOT, affinity: Collection[int] | None = None) -> int:
+    """Return the CPUs that this process may use, at least 1."""
+    numbers = [len(os.sched_getaffinity(0) if affinity is None else affinity), cpu_quota(root)]
+    if (allowed := allowed_cpus(root)) is not None:
+        numbers.append(allowed)
+    return max(1, math.floor(min(numbers)))
+
+
+def _memory(root: Path, limit: int | None) -> int:
+    """Return the available bytes within the limit; 0 where the system does not say."""
+    try:
+        lines = (root / "proc/meminfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return limit or 0
+    sizes = {key: value.split() for key, _, value in (line.partition(":") for line in lines)}
+    available = int(sizes["MemAvailable"][0]) << 10
+    return available if limit is None else min(available, limit)
