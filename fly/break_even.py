@@ -49,11 +49,11 @@ class BreakEven:
             f" its verification {_ms(self.verify_s)}, a token without drafts {_ms(self.decode_s)}"
         )
         if self.can_pay:
-            return f"speculation pays from tau {self.tau:.1f} on: {costs}"
+            return f"drafts pay where a round emits more than {self.tau:.1f} tokens (its tau): {costs}"
         result = "; responses are decoded without drafts" if self.is_hopeless else ""
         return (
-            f"speculation cannot pay: it needs tau {self.tau:.1f}, but a round emits at most"
-            f" {self.draft_length + 1} tokens: {costs}{result}; use a smaller or faster drafter, or one that"
+            f"speculation cannot pay: a round would have to emit {self.tau:.1f} tokens (its tau), but emits"
+            f" at most {self.draft_length + 1}: {costs}{result}; use a smaller or faster drafter, or one that"
             " looks tokens up (engine suffix)"
         )
 

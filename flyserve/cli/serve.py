@@ -4,11 +4,12 @@ import ipaddress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fly.errors import ConfigError
+from fly.types import Mode
 from flyserve.cli.groups import grouped
 from flyserve.cli.options import SingleProcess, StartupTimeout, Verbose
 from flyserve.cli.terminal import messages, output, reported_errors
@@ -16,15 +17,29 @@ from flyserve.cli.up import serve as serve_deployment
 
 EXAMPLES = """Examples:
 
-flyserve serve models/llama-70b --draft models/llama-8b --sub-draft suffix
+flyserve serve org/name --draft suffix
 
-flyserve serve models/llama-70b --draft suffix
+flyserve serve org/name --draft org/smaller --mode exact
 
-flyserve serve models/llama-8b --draft models/llama-1b --single-process
+flyserve serve models/target --draft models/drafter --gpus 0 --threads 8
 
-flyserve serve org/name@main --port 9000 --print-config > deployment.yaml"""
+flyserve serve org/name --port 9000 --print-config > deployment.yaml"""
 
 _port = partial(typer.Option, min=0, max=65_535)
+
+
+def _number_or_auto(text: str, least: int, remedy: str) -> int | str:
+    if text == "auto" or (text.isdecimal() and int(text) >= least):
+        return text if text == "auto" else int(text)
+    raise typer.BadParameter(f"is {text!r}, must be auto or a number of at least {least}: {remedy}")
+
+
+def _gpus(text: str) -> int | str:
+    return _number_or_auto(text, 0, "auto takes all GPUs of this machine, 0 none")
+
+
+def _threads(text: str) -> int | str:
+    return _number_or_auto(text, 1, "auto shares the cores of this machine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +58,43 @@ class LineOptions:
         typer.Option(help="suffix, ngram or none; helps a drafter with a model."),
     ] = None
     replicas: Annotated[int | None, typer.Option(min=1, help="Replicas of the target.")] = None
+    gpus: Annotated[
+        Any, typer.Option(parser=_gpus, metavar="auto|N", help="GPUs of this machine to use; 0: CPUs alone.")
+    ] = "auto"
+    shards: Annotated[
+        int | None,
+        typer.Option(
+            "--shards",
+            "--tensor-parallel-size",
+            min=1,
+            help="Processes that share the target, each with a GPU; default: over all GPUs.",
+        ),
+    ] = None
+    threads: Annotated[
+        Any,
+        typer.Option(
+            parser=_threads, metavar="auto|N", help="CPU threads of each process; auto shares the cores."
+        ),
+    ] = "auto"
+    quantization: Annotated[
+        str | None, typer.Option(help="int8 (builtin engine, CPUs), or a method of vLLM, such as fp8.")
+    ] = None
+    max_model_len: Annotated[
+        int | None, typer.Option(min=1, help="Longest sequence, in tokens; default: the model's.")
+    ] = None
+    max_sequences: Annotated[
+        int | None, typer.Option(min=1, help="Sequences that a replica holds at once.", show_default="64")
+    ] = None
+    mode: Annotated[
+        Mode | None,
+        typer.Option(
+            help="Of requests that set none. fly: the rule FLy; exact: drafts change no token; plain: none.",
+            show_default="fly",
+        ),
+    ] = None
+    served_model_name: Annotated[
+        str | None, typer.Option(help="Name of the model in requests; default: that of its folder.")
+    ] = None
     host: Annotated[
         str | None, typer.Option(help="Interface to listen on; 0.0.0.0 is all.", show_default="127.0.0.1")
     ] = None
@@ -57,7 +109,7 @@ class LineOptions:
 
 @grouped
 def serve(
-    target: Annotated[str, typer.Argument(help="Folder of the target, or org/name@revision on the hub.")],
+    target: Annotated[str, typer.Argument(help="Folder of the target, or org/name of the model hub.")],
     line: LineOptions,
     allow_anyone: Annotated[
         bool, typer.Option("--allow-anyone", help="Listen beyond this machine without API keys.")
@@ -76,18 +128,18 @@ def serve(
     with reported_errors():
         import yaml
 
-        from orchestration.deployment.one_line import OneLine, deployment_content, one_line_deployment
+        from orchestration.machine.serving import machine_with, settled_line
 
         if line.host is not None:
             _check_host(line.host, line.api_keys is not None, allow_anyone)
-        content = deployment_content(OneLine(target=target, **asdict(line)))
-        deployment = one_line_deployment(content)
+        machine = machine_with(line.gpus)
+        content, deployment = settled_line({"target": target, **asdict(line)}, machine)
         text = yaml.safe_dump(content, sort_keys=False).rstrip()
         if print_config:
             return output().print(text, markup=False)
         messages().print(text, markup=False)
         source = f"flyserve serve {target}"
-        serve_deployment(deployment, startup_timeout_s, verbose, source, single_process)
+        serve_deployment(deployment, machine, startup_timeout_s, verbose, source, single_process)
 
 
 def _check_host(host: str, has_keys: bool, allows_anyone: bool) -> None:

@@ -60,6 +60,19 @@ def reported_errors(remedy: str = "") -> Iterator[None]:
         raise typer.Exit(stop_signals.status) from None
 
 
+@contextmanager
+def ended_at_once() -> Iterator[None]:
+    """End the process at a stop signal, Ctrl-C included, while the block runs; threads are not waited for."""
+
+    def end() -> None:
+        stop_signals.announce()
+        stop_signals.leave()
+        raise KeyboardInterrupt
+
+    with stop_signals.delivered_to(end):
+        yield
+
+
 def print_error(error: FlyServeError, remedy: str = "") -> None:
     """Print one line on stderr: the error and its remedy."""
     message, hint = " ".join(str(error).split()), _hint(error, remedy)

@@ -1,26 +1,22 @@
 """`flyserve up`: run a whole deployment on this machine until Ctrl-C."""
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.text import Text
 
+from flyserve.cli.notes import next_step, print_notes
 from flyserve.cli.options import GrpcPort, HttpPort, SingleProcess, StartupTimeout, Verbose
-from flyserve.cli.terminal import messages, output, reported_errors
+from flyserve.cli.start_display import download_display, start_display
+from flyserve.cli.terminal import ended_at_once, messages, output, reported_errors
 
 if TYPE_CHECKING:
-    from rich.progress import Task
-
-    from orchestration.control.status import ReplicaStatus
     from orchestration.deployment.file import Deployment
     from orchestration.local.runner import LocalDeployment
+    from services.common.machine.machine import Machine
 
 DEMO = Path(__file__).resolve().parent.parent.parent / "demo" / "deployment.yaml"
 
@@ -46,27 +42,36 @@ def up(
     """Start a deployment on this machine: Ray, controller, services, router. Ctrl-C stops it."""
     with reported_errors():
         path = deployment or DEMO
-        loaded = _loaded(path, port, http_port)
-        serve(loaded, startup_timeout_s, verbose, str(path.resolve()), single_process)
+        loaded, machine = _loaded(path, port, http_port)
+        serve(loaded, machine, startup_timeout_s, verbose, str(path.resolve()), single_process)
 
 
 def serve(
-    deployment: "Deployment", startup_timeout_s: float, verbose: bool, source: str, single_process: bool
+    deployment: "Deployment",
+    machine: "Machine",
+    startup_timeout_s: float,
+    verbose: bool,
+    source: str,
+    single_process: bool,
 ) -> None:
     """Serve a deployment on this machine until Ctrl-C; the last line of stdout is `ready ADDRESS`.
 
     Args:
-        deployment: What to serve.
+        deployment: What to serve, with numbers in the place of `auto`.
+        machine: The machine that it runs on.
         startup_timeout_s: Time limit of each stage of the start; a single process has none.
         verbose: Print what the services log.
         source: Origin of the deployment, for its status.
         single_process: Serve from this process, without Ray.
     """
+    print_notes(deployment, machine)
+    _fetch_models(deployment)
     if single_process:
         return _serve_single_process(deployment, verbose)
-    running = running_deployment(deployment, startup_timeout_s, verbose, source)
+    num_gpus = len(machine.usable_gpus)
+    running = running_deployment(deployment, startup_timeout_s, verbose, source, num_gpus)
     try:
-        serve_until_interrupted(running, partial(_print_stopping, deployment))
+        serve_until_interrupted(running, partial(_print_stopping, deployment), next_step(deployment))
     except KeyboardInterrupt:
         messages().print("stopped")
 
@@ -80,6 +85,7 @@ def _serve_single_process(deployment: "Deployment", verbose: bool) -> None:
 
     def show_ready(serving: Serving) -> None:
         _print_router(serving.address, serving.http_url, serving.speculation)
+        messages().print(next_step(deployment)(serving.address), markup=False)
         _print_ready(serving.address)
 
     run_single_process(deployment, show_loading, show_ready, partial(_print_stopping, deployment), verbose)
@@ -87,14 +93,18 @@ def _serve_single_process(deployment: "Deployment", verbose: bool) -> None:
 
 
 def serve_until_interrupted(
-    deployment: "AbstractContextManager[LocalDeployment]", on_stop: Callable[[], None]
+    deployment: "AbstractContextManager[LocalDeployment]",
+    on_stop: Callable[[], None],
+    hint: Callable[[str], str],
 ) -> None:
     """Start a deployment, print its addresses, and wait until it is ended.
 
-    `on_stop` is called when a signal arrives, before the running responses finish.
+    `on_stop` is called when a signal arrives, before the running responses finish; `hint` returns a line for
+    people from the address of the gRPC API.
     """
     with deployment as deployed:
         _print_addresses(deployed)
+        messages().print(hint(deployed.address), markup=False)
         _print_ready(deployed.address)
         try:
             deployed.wait(partial(messages().print, markup=False))
@@ -124,20 +134,42 @@ def running(
     verbose: bool = False,
 ) -> Iterator["LocalDeployment"]:
     """Run a deployment file while the block runs, as `running_deployment` does; None keeps a port."""
-    deployment = _loaded(path, grpc_port, http_port)
+    deployment, _ = _loaded(path, grpc_port, http_port)
     with running_deployment(deployment, startup_timeout_s, verbose, str(path.resolve())) as deployed:
         yield deployed
 
 
-def _loaded(path: Path, grpc_port: int | None, http_port: int | None) -> "Deployment":
+def _loaded(path: Path, grpc_port: int | None, http_port: int | None) -> "tuple[Deployment, Machine]":
+    """Return the deployment of a file on this machine, and the machine."""
     from orchestration.deployment.file import load_deployment, with_router_ports
+    from orchestration.machine.serving import settled_deployment
+    from services.common.machine.machine import find_machine
 
-    return with_router_ports(load_deployment(path), grpc_port, http_port)
+    machine = find_machine()
+    deployment = settled_deployment(load_deployment(path), machine)
+    return with_router_ports(deployment, grpc_port, http_port), machine
+
+
+def _fetch_models(deployment: "Deployment") -> None:
+    """Download the models of the hub that this machine does not have; show the bytes and the time left."""
+    from orchestration.deployment.tiers import ModelTier
+    from services.common.hub import fetch
+    from services.common.model_source import is_hub_id
+
+    for tier in deployment.tiers.values():
+        if isinstance(tier, ModelTier) and is_hub_id(tier.model):
+            # NOTE: the client's threads would finish their files first; a later call goes on with them.
+            with ended_at_once(), download_display(messages(), str(tier.model)) as report:
+                fetch(tier.model, report)
 
 
 @contextmanager
 def running_deployment(
-    deployment: "Deployment", startup_timeout_s: float, verbose: bool, source: str
+    deployment: "Deployment",
+    startup_timeout_s: float,
+    verbose: bool,
+    source: str,
+    num_gpus: int | None = None,
 ) -> Iterator["LocalDeployment"]:
     """Run a deployment while the block runs; print the progress on stderr.
 
@@ -145,9 +177,9 @@ def running_deployment(
     """
     from orchestration.local.runner import LocalOptions, local_deployment
 
-    options = LocalOptions(startup_timeout_s=startup_timeout_s, verbose=verbose)
+    options = LocalOptions(startup_timeout_s=startup_timeout_s, verbose=verbose, num_gpus=num_gpus)
     with (
-        start_progress(messages(), startup_timeout_s) as (show, end),
+        start_display(messages()) as (show, end),
         local_deployment(deployment, show, options, source) as deployed,
     ):
         end()
@@ -171,48 +203,3 @@ def _print_router(address: str, http_url: str | None, speculation: str) -> None:
         aside.print(f"{'playground':<16} {http_url}/", markup=False)
     if speculation:
         aside.print(speculation, markup=False)
-
-
-Show = Callable[["Sequence[ReplicaStatus]"], None]
-"""Show the state of every replica; called whenever it changes."""
-
-_BEGINNING = "starting Ray and the controller"
-
-
-@contextmanager
-def start_progress(console: Console, timeout_s: float) -> Iterator[tuple[Show, Callable[[], None]]]:
-    """Yield a function that shows the replicas as they start, and one that removes the display.
-
-    `timeout_s` is the time limit of the start, which the display counts down.
-    """
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(
-        *columns, _TimeLeft(timeout_s), console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
-        bar = progress.add_task(_BEGINNING, total=None)
-
-        def show(replicas: "Sequence[ReplicaStatus]") -> None:
-            ready = sum(replica.state.value == "ready" for replica in replicas)
-            progress.update(bar, description=summary(replicas), total=len(replicas) or None, completed=ready)
-
-        yield show, progress.stop
-
-
-class _TimeLeft(TextColumn):
-    """The time left until the time limit of the start."""
-
-    def __init__(self, timeout_s: float) -> None:
-        super().__init__("")
-        self._timeout_s = timeout_s
-
-    def render(self, task: "Task") -> Text:
-        left_s = max(0.0, self._timeout_s - (task.elapsed or 0.0))
-        return Text(f"at most {left_s:.0f} s left", style="progress.remaining")
-
-
-def summary(replicas: "Sequence[ReplicaStatus]") -> str:
-    """Return the ready replicas of each tier, such as `starting drafter 0/1, target 1/2`."""
-    desired = Counter(replica.role.value for replica in replicas)
-    ready = Counter(replica.role.value for replica in replicas if replica.state.value == "ready")
-    listed = ", ".join(f"{role} {ready[role]}/{count}" for role, count in sorted(desired.items()))
-    return f"starting {listed}" if listed else _BEGINNING

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from fly.errors import ConfigError
+from fly.types import Mode
 from orchestration.deployment.file import Deployment, located_deployment
 from orchestration.deployment.tiers import BuiltinDrafter, ModelTier
 from services.common.config import parse
 from services.common.token_map import token_map_hash
+from services.engine.config import AUTO
 from services.lookup.config import LOOKUPS
 
 _SOURCE = "flyserve serve"
@@ -21,10 +23,18 @@ class OneLine:
     """The values of the command line; None leaves a key at its default.
 
     Attributes:
-        target: Folder of the target, or `org/name@revision`.
+        target: Folder of the target, or `org/name@revision` on the hub.
         draft: The same of the drafter, or an engine that looks tokens up; None decodes without drafts.
         sub_draft: Engine of the sub-drafter, or `none`; `draft` must have a model.
         replicas: Replicas of the target.
+        gpus: `auto` or 0, for every tier with a model.
+        threads: `auto` or a number, for the same.
+        shards: Processes of a replica of the target, each with a GPU of its own if there are some.
+        quantization: Of the target: `int8` of the builtin engine, or a method of vLLM.
+        max_model_len: Longest sequence, in tokens.
+        max_sequences: Sequences that a replica of target or drafter holds at once.
+        mode: Mode of requests that set none.
+        served_model_name: Name of the target in requests.
         port: Port of the HTTP API.
         grpc_port: Port of the gRPC API.
         host: Interface of both.
@@ -36,6 +46,14 @@ class OneLine:
     draft: str | None = None
     sub_draft: str | None = None
     replicas: int | None = None
+    gpus: str | int = AUTO
+    threads: str | int = AUTO
+    shards: int | None = None
+    quantization: str | None = None
+    max_model_len: int | None = None
+    max_sequences: int | None = None
+    mode: Mode | None = None
+    served_model_name: str | None = None
     host: str | None = None
     port: int = 8000
     grpc_port: int | None = None
@@ -50,11 +68,14 @@ def deployment_content(line: OneLine) -> dict[str, Any]:
     Raises:
         ConfigError: Two of the flags exclude each other.
     """
-    size = {"dtype": line.dtype, "engine": line.engine}
-    target = {"model": _model(line.target), "replicas": line.replicas, **size}
+    places = {"max_sequences": line.max_sequences}
+    size = {"dtype": line.dtype, "engine": line.engine, "gpus": line.gpus, "threads": line.threads, **places}
+    size |= _engine_keys(line, {"max_model_len": line.max_model_len})
+    target = {"model": _model(line.target), "replicas": line.replicas, "shards": line.shards, **size}
+    target |= _engine_keys(line, {"max_model_len": line.max_model_len, "quantization": line.quantization})
     tiers: dict[str, Mapping[str, Any]] = {"target": target}
     if line.draft in LOOKUPS.names:
-        tiers["drafter"] = {"engine": line.draft}
+        tiers["drafter"] = {"engine": line.draft, **places}
     elif line.draft is not None:
         drafter = {"model": _model(line.draft), **size}
         if drafter["model"] == target["model"]:
@@ -66,10 +87,21 @@ def deployment_content(line: OneLine) -> dict[str, Any]:
         tiers["drafter"] = drafter
     if line.sub_draft not in (None, _WITHOUT):
         tiers["sub_drafter"] = _sub_drafter(line)
-    router = {"host": line.host, "http_port": line.port, "grpc_port": line.grpc_port}
+    router = {
+        "host": line.host,
+        "http_port": line.port,
+        "grpc_port": line.grpc_port,
+        "model_name": line.served_model_name,
+    }
     security = {"auth_tokens_file": None if line.api_keys is None else str(line.api_keys.resolve())}
-    sections = {**tiers, "router": router, "security": security}
+    speculation = {"mode": None if line.mode is None else line.mode.value}
+    sections = {**tiers, "router": router, "speculation": speculation, "security": security}
     return {name: given for name, section in sections.items() if (given := _given(section))}
+
+
+def _engine_keys(line: OneLine, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keys that the builtin engine has itself, and vLLM among its arguments."""
+    return {"engine_args": _given(given) or None} if line.engine == "vllm" else dict(given)
 
 
 def one_line_deployment(content: Mapping[str, Any]) -> Deployment:

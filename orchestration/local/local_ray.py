@@ -81,11 +81,16 @@ def temporary_folder() -> Iterator[Path]:
 
 @contextmanager
 def local_ray(
-    num_cpus: int, marks: Iterable[str], folder: Path, verbose: bool, timeout_s: float
+    num_cpus: int,
+    marks: Iterable[str],
+    folder: Path,
+    verbose: bool,
+    timeout_s: float,
+    num_gpus: int | None = None,
 ) -> Iterator[str]:
     """Run a Ray cluster on this machine until the block ends; yield host:port of its GCS.
 
-    The logical CPUs `num_cpus` may exceed the machine's. It offers all `marks`, resources that mark nodes;
+    The logical CPUs `num_cpus` may exceed the machine's; without `num_gpus`, Ray counts the GPUs. It offers all `marks`, resources that mark nodes;
     `folder` holds sockets and logs, and `verbose` prints what the services and Ray log. Every port of it is
     on loopback.
 
@@ -118,6 +123,7 @@ def local_ray(
     options = {
         "address": "local",
         "num_cpus": num_cpus,
+        "num_gpus": num_gpus,
         "resources": dict.fromkeys(marks, 1.0),
         "object_store_memory": _OBJECT_STORE_BYTES,
         "include_dashboard": False,

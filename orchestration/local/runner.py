@@ -6,7 +6,8 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -33,6 +34,7 @@ from orchestration.ray.controller_client import (
     has_controller,
     stop_controller,
 )
+from services.common.loading_progress import VARIABLE, read_progress
 from services.common.model_source import model_folder
 from services.common.signals import stop_signals
 
@@ -57,6 +59,7 @@ class LocalOptions:
         startup_timeout_s: Time limit for Ray to start, then for every replica, and then the router, to be
             ready.
         verbose: Print the services' logs.
+        num_gpus: GPUs that the replicas may use; None leaves their number to Ray.
     """
 
     actors: Mapping[Role, str] = field(default_factory=lambda: ACTORS)
@@ -64,6 +67,7 @@ class LocalOptions:
     router_restarts: RestartLimit = field(default_factory=RestartLimit)
     startup_timeout_s: float = 120.0
     verbose: bool = False
+    num_gpus: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +160,10 @@ def _start(
     num_cpus = math.ceil(total_cpus(specs)) + _SPARE_CPUS
     marks = {spec.node_resource for spec in specs if spec.node_resource is not None}
     timeout_s = options.startup_timeout_s
-    ray_address = stack.enter_context(local_ray(num_cpus, marks, folder, options.verbose, timeout_s))
+    os.environ[VARIABLE] = str(folder)
+    stack.callback(os.environ.pop, VARIABLE, None)
+    ray = local_ray(num_cpus, marks, folder, options.verbose, timeout_s, options.num_gpus)
+    ray_address = stack.enter_context(ray)
     signals.check()
     controller = create_controller(deployment, "127.0.0.1", options.actors)
     registry = get_result(controller.address.remote(), timeout_s)
@@ -165,7 +172,7 @@ def _start(
 
     def report(status: Sequence[ReplicaStatus]) -> None:
         signals.check()
-        on_progress(status)
+        on_progress([with_progress(row, folder) for row in status])
 
     _wait_until_ready(controller, report, timeout_s)
     # NOTE: registered only now: a start that fails earlier has nothing to drain.
@@ -182,6 +189,13 @@ def _start(
 
     router = stack.enter_context(SupervisedService(start_router, options.router_restarts))
     return LocalDeployment(deployment.name, controller, registry, router, signals)
+
+
+def with_progress(row: ReplicaStatus, folder: Path) -> ReplicaStatus:
+    """Return the status of a replica; while it starts without a fault, its detail is the progress."""
+    if row.state is not ReplicaState.STARTING or row.detail:
+        return row
+    return replace(row, detail=read_progress(folder, row.replica))
 
 
 def _port_of(address: str) -> int:

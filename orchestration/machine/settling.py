@@ -107,7 +107,7 @@ def _keys(tier: ModelTier, share: Share) -> Iterator[tuple[str, Any]]:
         yield "max_threads", share.threads
     if tier.gpus != AUTO:
         return
-    yield "gpus", share.gpus
+    yield "gpus", int(share.gpus) if share.gpus.is_integer() else share.gpus
     for key, value in (("shards", share.shards), ("replicas", share.replicas)):
         if value > 1 and key not in tier.model_fields_set:
             yield key, value

@@ -70,7 +70,7 @@ class RayFleet:
             for rank in range(1, spec.shards)
         ]
         leader = self._options(instance, placement, service, 0)
-        handle = leader.remote({**spec.config, **spec.hints}, registry, followers)
+        handle = leader.remote({**spec.config, **spec.hints, "replica": spec.replica}, registry, followers)
         return RayInstance(spec, placement, handle, followers)
 
     def _adopt(self, instance: Instance) -> InstanceHandle | None:

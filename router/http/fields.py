@@ -162,7 +162,7 @@ class SharedFields(RequestModel):
     """Fields that every body has whose response is generated.
 
     Attributes:
-        model: Name of the model, as in `/v1/models`.
+        model: Name of the model, as in `/v1/models`; by default the targets'.
         stream: Send the response as it is decided.
         top_k: 0 and -1 keep all tokens.
         seed: A negative seed counts as the unsigned number with the same bits.
@@ -173,7 +173,7 @@ class SharedFields(RequestModel):
         speculation: Speculation parameters.
     """
 
-    model: str
+    model: str | None = None
     stream: bool | None = None
     top_k: Annotated[int, Field(ge=-1, le=_UINT32)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=_MASK64)] | None = None

@@ -39,14 +39,16 @@ class ServedModels:
             )
 
     def addressed(self, request: HttpRequest) -> HttpRequest:
-        """Return a request to the model that it names.
+        """Return a request to the model that it names, by default to the targets'.
 
         Raises:
             Rejected: There is no such model.
             InvalidRequest: The request sets a mode of targets for the drafter's own model.
         """
-        self.require(request.body.model)
-        if request.body.model == self._name:
+        name = request.body.model or self._name
+        self.require(name)
+        request = replace(request, body=request.body.model_copy(update={"model": name}))
+        if name == self._name:
             return request
         return replace(request, requests=tuple(map(_to_drafter, request.requests)))
 

@@ -1,5 +1,6 @@
 """Tokenizer of the target, end-of-sequence ids and sampling defaults: read from its folder without torch."""
 
+import sys
 from collections.abc import Sequence
 from inspect import signature
 from pathlib import Path
@@ -45,6 +46,7 @@ class Tokenizer:
         eos_ids = read_eos_ids(folder)
         if eos_ids is None:
             eos_ids = () if fast.eos_token_id is None else (fast.eos_token_id,)
+        fast.model_max_length = sys.maxsize  # the router checks lengths itself: no warning of a library
         return cls(fast, eos_ids)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from services.common.config import parse
 from services.common.garbage import exempt_from_collection
 from services.common.host import Host
 from services.common.host_thread import HostThread
+from services.common.loading_progress import loading_progress
 from services.common.signals import end_at_sigterm
 from services.common.telemetry.config import TelemetryConfig
 from services.common.telemetry.logs import configure_logging
@@ -29,7 +30,8 @@ class ServiceActor:
     def __init__(self, config: dict[str, Any], registry: str = "", followers: Sequence[Any] = ()) -> None:
         """Build and start the host.
 
-        The server listens at a port of `ports` in the configuration; absent, at any free one. If the
+        The server listens at a port of `ports` in the configuration; absent, at any free one. `replica` is
+        its name, under which the progress of the load is published. If the
         configuration has no address, it listens on the interface that leads to host:port `registry`: loopback
         on one machine, the node's own on a cluster. `followers` are the other actors of a shared replica.
 
@@ -39,6 +41,7 @@ class ServiceActor:
         end_at_sigterm()
         config = dict(config)
         ports = config.pop("ports", 0)
+        loading_progress.begin(config.pop("replica", ""))
         if registry:
             config = {"address": f"{interface_towards(registry)}:{ports}", **config}
         configure_logging(parse(TelemetryConfig, config.get("telemetry"), "telemetry"), self.role)

@@ -64,10 +64,14 @@ class StopEvents:
         self._starting = None
         stop_signals.begin_serving()
 
+    def announce(self) -> None:
+        """Say at once that a service that starts is stopped; in the handler, as the loop may be busy."""
+        if self._starting is not None:
+            stop_signals.announce()
+
     def receive(self) -> None:
         """Act on a signal; on the event loop."""
         if self._starting is not None:
-            stop_signals.announce()
             self._starting.cancel()
         elif not self.requested.is_set():
             self.requested.set()
@@ -81,6 +85,7 @@ async def stop_events() -> AsyncIterator[StopEvents]:
     stop, loop = StopEvents(), asyncio.get_running_loop()
 
     def receive() -> None:
+        stop.announce()
         loop.call_soon_threadsafe(stop.receive)
 
     with stop_signals.delivered_to(receive):

@@ -19,18 +19,20 @@ EXCLUDED_FILES = ("*/*", "consolidated*.safetensors")
 """Folders of other formats, and weights under other names."""
 
 
-def _without_scheme(value: Any) -> Any:
-    """Refuse a URL, which a path would garble."""
+def _servable(value: Any) -> Any:
+    """Refuse a URL, which a path would garble, and a file that no engine reads."""
     if isinstance(value, str) and (name := value.removeprefix("hf://")) != value:
         raise ValueError(f"a model of the hub is written {name if '@' in name else name + '@revision'} here")
     if isinstance(value, str) and "://" in value:
         raise ValueError(
             f"models are read from folders and from the hub: flyserve pull {value} FOLDER fills a folder"
         )
+    if isinstance(value, str) and value.endswith(".gguf"):
+        raise ValueError("GGUF files cannot be served: use the safetensors weights that it was made from")
     return value
 
 
-ModelPath = Annotated[Path, BeforeValidator(_without_scheme)]
+ModelPath = Annotated[Path, BeforeValidator(_servable)]
 """Key of a model: a folder, or `org/name@revision` on the hub; a URL is an error that names the remedy."""
 
 
@@ -44,10 +46,11 @@ def model_name(model: Path) -> str:
     return str(model) if is_hub_id(model) else model.resolve().name
 
 
-def model_folder(model: Path, has_weights: bool = True) -> Path:
+def model_folder(model: Path, has_weights: bool = True, progress: type[Any] | None = None) -> Path:
     """Return the folder of a model; download a model of the hub unless this machine has it.
 
     `model` is a folder, which takes precedence, or `org/name@revision`: a branch, a tag or a commit.
+    `progress` is the class of the hub client's progress bars, a tqdm.
 
     Raises:
         ModelError: The hub has no such model or revision, or it cannot be reached.
@@ -55,21 +58,23 @@ def model_folder(model: Path, has_weights: bool = True) -> Path:
     found = HUB_ID.fullmatch(str(model))
     if model.is_dir() or found is None:
         return model
-    return _fetch(found["repository"], found["revision"], has_weights)
+    with hub_errors(str(model)):
+        return snapshot(found["repository"], found["revision"], has_weights, tqdm_class=progress)
 
 
-def _fetch(repository: str, revision: str, has_weights: bool) -> Path:
+def snapshot(repository: str, revision: str, has_weights: bool = True, **options: Any) -> Path:
+    """Return the folder of the hub client's copy; raises its errors."""
     from huggingface_hub import snapshot_download
 
-    with hub_errors(f"{repository}@{revision}"):
-        return Path(
-            snapshot_download(
-                repository,
-                revision=revision,
-                allow_patterns=[*TEXT_FILES, *(WEIGHT_FILES if has_weights else ())],
-                ignore_patterns=list(EXCLUDED_FILES),
-            )
+    return Path(
+        snapshot_download(
+            repository,
+            revision=revision,
+            allow_patterns=[*TEXT_FILES, *(WEIGHT_FILES if has_weights else ())],
+            ignore_patterns=list(EXCLUDED_FILES),
+            **options,
         )
+    )
 
 
 @contextmanager
@@ -82,14 +87,20 @@ def hub_errors(name: str) -> Iterator[None]:
         yield
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled):
         reason = "the model hub cannot be reached (HF_HUB_OFFLINE, or no network)"
-        raise ModelError(f"{name} is not on this machine, and {reason}") from None
+        remedy = "use a folder, or fetch it where there is a network: flyserve pull"
+        raise ModelError(
+            f"{name} is not on this machine, and {reason}: {remedy} hf://{name} FOLDER"
+        ) from None
     except errors.RevisionNotFoundError:
-        raise ModelError(f"{name}: the model hub has {repository}, but no revision {revision}") from None
+        raise ModelError(
+            f"{name}: the model hub has {repository}, but no revision {revision}: use a branch, a tag or a"
+            " commit of it, or leave it out for the newest"
+        ) from None
     except errors.GatedRepoError:
         raise ModelError(f"{name} is gated: ask for access on the model hub and set HF_TOKEN") from None
     except errors.RepositoryNotFoundError:
         raise ModelError(
-            f"{name}: no such model on the hub, or it is private and HF_TOKEN is not set"
+            f"{name}: no such folder, and no such model on the hub, or it is private and HF_TOKEN is not set"
         ) from None
     except Exception as error:  # any fault of the connection or the disk during the download
         raise ModelError(f"{name} cannot be downloaded from the model hub: {describe(error)}") from error

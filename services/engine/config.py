@@ -120,6 +120,9 @@ class BuiltinSection(ModelSection):
     """`int8` converts weights and rows to eight bits: less memory and up to several times the speed on a CPU,
     for a small loss of accuracy; only on CPUs, without shards. vLLM has its own in `engine_args`."""
 
+    max_model_len: int | None = Field(None, ge=1)
+    """Longest sequence, in tokens; null: as long as the model allows. vLLM: an argument of `engine_args`."""
+
     kv_tokens: Annotated[int | Literal["auto"], OrAuto(1)] = 65_536
     """KV cache positions of one replica, for all its sequences. `auto`, for processes that have whole GPUs
     to themselves: 85 % of the memory that the weights and the largest forward leave free. vLLM sizes its own

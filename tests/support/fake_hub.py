@@ -31,6 +31,13 @@ class FakeHub:
     def listing(self) -> dict[str, Any]:
         return {"id": "org/name", "sha": COMMIT, "siblings": [self._sibling(name) for name in self.files]}
 
+    def tree(self) -> list[dict[str, Any]]:
+        return [
+            {"type": "file", "path": each["rfilename"], "size": each["size"], "oid": each["blobId"]}
+            | ({"lfs": {**each["lfs"], "oid": each["lfs"]["sha256"]}} if "lfs" in each else {})
+            for each in map(self._sibling, self.files)
+        ]
+
     def etag(self, name: str) -> str:
         content = self.files[name]
         if name.endswith(".safetensors"):
@@ -65,6 +72,8 @@ def fake_hub(files: dict[str, bytes]) -> Iterator[FakeHub]:
             match parts:
                 case ["api", "models", "org", "name", "revision", revision] if revision != "gone":
                     return self._send(json.dumps(hub.listing()).encode(), {}, with_body)
+                case ["api", "models", "org", "name", "tree", _]:
+                    return self._send(json.dumps(hub.tree()).encode(), {}, with_body)
                 case ["org", "name", "resolve", commit, name] if commit == COMMIT and name in hub.files:
                     if with_body:
                         hub.fetched.append(name)

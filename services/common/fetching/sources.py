@@ -28,12 +28,16 @@ class Source(Protocol):
 
 
 class HubSource:
-    """A repository of the hub at a revision, which is resolved once, so that all files are of one commit."""
+    """A repository of the hub at a revision, which is resolved once, so that all files are of one commit.
+
+    Attributes:
+        commit: The commit; empty until the files are listed.
+    """
 
     def __init__(self, repository: str, revision: str) -> None:
         self._repository = repository
         self._revision = revision
-        self._commit = ""
+        self.commit = ""
 
     @property
     def name(self) -> str:
@@ -48,7 +52,7 @@ class HubSource:
 
         with hub_errors(self._id):
             info = HfApi().model_info(self._repository, revision=self._revision, files_metadata=True)
-        self._commit = info.sha or self._revision
+        self.commit = info.sha or self._revision
         return [
             # A large file is stored under its sha256, any other one as a blob of git.
             SourceFile(found.rfilename, found.size or 0, sha256=found.lfs.sha256)
@@ -63,7 +67,7 @@ class HubSource:
 
         with hub_errors(self._id):
             hf_hub_download(
-                self._repository, file.name, revision=self._commit or self._revision, local_dir=folder
+                self._repository, file.name, revision=self.commit or self._revision, local_dir=folder
             )
 
 

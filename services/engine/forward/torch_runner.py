@@ -158,7 +158,7 @@ def load_runner(
         architecture=loaded.architecture,
         token_map_hash=loaded.token_map_hash,
         vocab_size=loaded.vocab_size,
-        context_length=loaded.context_length,
+        context_length=min(loaded.context_length, config.max_model_len or loaded.context_length),
         dtype=dtype.value,
         shards=shards,
         kv_capacity=forward.kv_cache.kv_capacity,

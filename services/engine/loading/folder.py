@@ -11,6 +11,7 @@ from typing import Self
 from safetensors import SafetensorError, safe_open
 
 from fly.errors import ModelError, describe
+from services.common.loading_progress import loading_progress
 
 _BLOCK_BYTES = 1 << 22
 _WHOLE = "model.safetensors"
@@ -20,13 +21,19 @@ _LFS_POINTER = b"version https://git-lfs"
 
 
 def fingerprint(files: list[Path], is_cancelled: Callable[[], bool] = lambda: False) -> str:
-    """Return a hash of the files' names, sizes and contents; of a part of them once it is cancelled."""
+    """Return a hash of the files' names, sizes and contents; of a part of them once it is cancelled.
+
+    A load reads the same files beside it, so its progress is that of the load.
+    """
     digest = hashlib.blake2b(digest_size=16)
+    done, total = 0, sum(path.stat().st_size for path in files)
     for path in files:
         digest.update(f"{path.name} {path.stat().st_size} ".encode())
         with path.open("rb") as file:
             while not is_cancelled() and (block := file.read(_BLOCK_BYTES)):
                 digest.update(block)
+                done += len(block)
+                loading_progress.report(done, total)
     return digest.hexdigest()
 
 

@@ -1,6 +1,7 @@
 """`flyserve serve`: the deployment file that a line stands for, and lines that are refused."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,51 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
+from fly.errors import ModelError
 from fly.messages import Role
 from fly.version import VERSION
 from flyserve.cli import app
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import plan
+from orchestration.machine import serving
 from services.common.config import parse
+from services.common.hub import fetch, resolve
+from services.common.machine.gpus import Gpu
+from services.common.machine.machine import Machine
+from tests.support.fake_hub import COMMIT, FakeHub, fake_hub
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """A machine with two cores, 1 GB and no GPU, in the place of the one that runs the test."""
+    made = Machine(cores=2, memory_bytes=10**9)
+    monkeypatch.setattr(serving, "find_machine", lambda: made)
+    return made
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with 8 GPUs of 80 GB."""
+    made = tuple(Gpu(f"GPU-{index}", 80 * 10**9) for index in range(8))
+    monkeypatch.setattr(serving, "find_machine", lambda: Machine(64, 10**12, gpus=made, has_cuda=True))
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
+    """A hub with `org/name`, and an empty cache."""
+    config = {"num_attention_heads": 8, "num_key_value_heads": 8, "dtype": "bfloat16"}
+    files = {"config.json": json.dumps(config).encode(), "model.safetensors": b"0" * 64}
+    with fake_hub(files) as hub:
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
+        template = f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+        yield hub
+
+
+_CPU = {"gpus": 0, "threads": "auto"}
+_ALONE = {**_CPU, "max_threads": 2}
 
 
 @pytest.fixture
@@ -38,7 +78,7 @@ def content(*arguments: str | Path) -> Any:
 
 def test_a_target_alone_serves_http_where_other_servers_do(models: Path) -> None:
     assert content(models / "target") == {
-        "target": {"model": str(models / "target")},
+        "target": {"model": str(models / "target"), **_ALONE},
         "router": {"http_port": 8000},
     }
 
@@ -60,17 +100,28 @@ def test_every_flag_is_a_key_of_the_file(models: Path, monkeypatch: pytest.Monke
             "--api-keys",
             "keys",
         ),
+        *("--gpus", "0", "--threads", "3", "--quantization", "int8", "--max-model-len", "512"),
+        *("--max-sequences", "7", "--mode", "exact", "--served-model-name", "mine"),
     )
+    size = {
+        "dtype": "float32",
+        "engine": "builtin",
+        "gpus": 0,
+        "threads": 3,
+        "max_model_len": 512,
+        "max_sequences": 7,
+    }
     assert made == {
         "target": {
             "model": str(models / "target"),
             "replicas": 2,
-            "dtype": "float32",
-            "engine": "builtin",
+            "quantization": "int8",
+            **size,
         },
-        "drafter": {"model": str(models / "drafter"), "dtype": "float32", "engine": "builtin"},
+        "drafter": {"model": str(models / "drafter"), **size},
         "sub_drafter": {"engine": "suffix"},
-        "router": {"host": "0.0.0.0", "http_port": 0, "grpc_port": 9},
+        "router": {"host": "0.0.0.0", "http_port": 0, "grpc_port": 9, "model_name": "mine"},
+        "speculation": {"mode": "exact"},
         "security": {"auth_tokens_file": str(models / "keys")},
     }
 
@@ -85,20 +136,114 @@ def test_drafts_need_no_model(models: Path, engine: str, monkeypatch: pytest.Mon
     assert made["drafter"] == {"engine": engine} and "sub_drafter" not in made
     assert made["target"]["dtype"] == "float32"
     (models / engine / "tokenizer.json").write_text((models / "target" / "tokenizer.json").read_text())
-    assert content("target", "--draft", f"./{engine}")["drafter"] == {"model": str(models / engine)}
+    assert content("target", "--draft", f"./{engine}")["drafter"]["model"] == str(models / engine)
 
 
 def test_a_drafter_with_other_tokens_is_mapped_to_those_of_the_target(models: Path) -> None:
     made = content(models / "target", "--draft", models / "foreign")
-    assert made["drafter"] == {"model": str(models / "foreign"), "vocabulary": "text"}
+    assert (made["drafter"]["model"], made["drafter"]["vocabulary"]) == (str(models / "foreign"), "text")
     drafters = [spec for spec in plan(parse(Deployment, made, "test"), "here:1") if spec.role is Role.DRAFTER]
     assert drafters[0].config["target_tokenizer"] == str(models / "target")
+
+
+@pytest.mark.parametrize("name", ["org/name", "org/name@main", f"org/name@{COMMIT}"])
+def test_a_name_of_the_hub_is_printed_with_its_commit(hub: FakeHub, name: str) -> None:
+    assert content(name)["target"]["model"] == f"org/name@{COMMIT}"
+    assert hub.fetched == ["config.json"]  # a line that is only printed downloads no weights
+
+
+def test_a_copy_of_the_hub_needs_no_network(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, int]] = []
+    fetch(Path("org/name@main"), lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (len(hub.files["config.json"]) + 64,) * 2
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert content("org/name")["target"]["model"] == f"org/name@{COMMIT}"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("org/other", "org/other@main: no such folder, and no such model on the hub, or it is private"),
+        ("org/name@gone", "the model hub has org/name, but no revision gone: use a branch"),
+        ("some/model.gguf", "target.model: is 'some/model.gguf': GGUF files cannot be served"),
+    ],
+)
+def test_a_model_that_the_hub_lacks_is_said_with_the_remedy(hub: FakeHub, name: str, message: str) -> None:
+    result = printed(name)
+    assert result.exit_code == 2 and message in result.stderr
+
+
+def test_no_network_is_said_with_the_remedy(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(
+        ModelError, match=r"org/name@main is not on this machine, and .*flyserve pull hf://org"
+    ):
+        resolve("org/name")
+
+
+def weigh(models: Path, gigabytes: int) -> None:
+    """Give the target so many bytes of weights, which take no space on the disk, and 64 heads."""
+    config = {"num_attention_heads": 64, "num_key_value_heads": 8, "intermediate_size": 28_672}
+    (models / "target" / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
+    with (models / "target" / "model.safetensors").open("wb") as file:
+        file.truncate(gigabytes * 10**9)
+
+
+def test_a_target_takes_all_gpus(models: Path, gpus: None) -> None:
+    weigh(models, 141)
+    target = content(models / "target")["target"]
+    assert (target["gpus"], target["shards"], target["kv_tokens"]) == (1, 8, "auto")
+    assert content(models / "target", "--gpus", "4")["target"]["shards"] == 4
+    assert content(models / "target", "--gpus", "0", "--dtype", "float32")["target"]["gpus"] == 0
+    assert content(models / "target", "--tensor-parallel-size", "4")["target"]["replicas"] == 2
+
+
+def test_a_pair_gets_a_gpu_for_every_process(models: Path, gpus: None) -> None:
+    weigh(models, 100)
+    made = content(models / "target", "--draft", models / "drafter")
+    assert (made["target"]["gpus"], made["target"]["shards"], made["target"]["replicas"]) == (1, 2, 3)
+    assert made["drafter"]["gpus"] == 1
+    specs = plan(parse(Deployment, made, "test"), "here:1")
+    assert [(spec.role, spec.num_gpus, spec.shards) for spec in specs] == [
+        (Role.DRAFTER, 1, 1),
+        *[(Role.TARGET, 1, 2)] * 3,
+    ]
+    assert all(spec.config["device"] == "cuda" for spec in specs)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("absent",), "target.model: no folder absent"),
+        (("--gpus", "9"), "--gpus: is 9, but this machine has 8"),
+        (("--gpus", "1"), "target: it cannot be placed on 1 free GPUs: its weights take 141.0 GB"),
+        (("--shards", "3"), "target: shards 3 and replicas 1 cannot be placed on 8 free GPUs"),
+    ],
+)
+def test_too_few_gpus_are_rejected(
+    models: Path, gpus: None, arguments: tuple[str, str], message: str
+) -> None:
+    weigh(models, 141)
+    result = printed(models / "target", *arguments)
+    assert result.exit_code == 2 and message in result.stderr
+
+
+def test_a_model_larger_than_the_memory_is_rejected_before_it_is_loaded(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weigh(models, 2)
+    limited = Machine(cores=2, memory_bytes=10**9, memory_limit=10**9)
+    monkeypatch.setattr(serving, "find_machine", lambda: limited)
+    result = printed(models / "target")
+    assert result.exit_code == 2
+    assert "the weights take 2.0 GB of memory (target.model" in result.stderr
+    assert "but 1.0 GB are available, within the limit of 1.0 GB of this container" in result.stderr
+    assert printed(models / "target", "--quantization", "int8").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("absent",), "target.model: no folder absent; a model of the hub is written org/name"),
         (("target", "--draft", "target"), "--draft: is target, the target itself"),
         (("target", "--draft", "foreign", "--engine", "vllm"), "--draft: the tokens of"),
         (
@@ -131,6 +276,11 @@ def test_a_wrong_line_is_refused_by_one_line(
     assert result.exit_code == 2
     (line,) = result.stderr.strip().splitlines()
     assert message in line and "Undefined" not in line
+
+
+def test_a_number_of_gpus_is_one_or_auto(models: Path) -> None:
+    result = printed(models / "target", "--gpus", "all")
+    assert result.exit_code == 2 and "must be auto or a number" in result.stderr
 
 
 def test_serving_everyone_is_allowed_by_a_flag_and_warned_of(models: Path) -> None:

@@ -1,7 +1,7 @@
-"""The bar that a person sees while a deployment starts."""
+"""The lines that a person sees while a deployment starts, and those around them."""
 
 import io
-import re
+import signal
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -9,28 +9,77 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from flyserve.cli.up import serve_until_interrupted, start_progress
+from fly.messages import Role
+from flyserve.cli.notes import mode_note, next_step
+from flyserve.cli.start_display import start_display
+from flyserve.cli.up import serve_until_interrupted
+from orchestration.control.status import ReplicaState, ReplicaStatus
+from orchestration.deployment.file import Deployment
+from orchestration.local.runner import with_progress
+from services.common.config import parse
+from services.common.loading_progress import VARIABLE, loading_progress
+from services.common.signals import stop_signals
 
 
-def replica(role: str, state: str) -> Any:
-    return SimpleNamespace(role=SimpleNamespace(value=role), state=SimpleNamespace(value=state))
-
-
-def shown(is_terminal: bool) -> str:
-    console = Console(file=io.StringIO(), force_terminal=is_terminal, width=100, no_color=True)
-    with start_progress(console, 120.0) as (show, end):
-        show([])
-        show([replica("target", "ready"), replica("target", "starting"), replica("drafter", "starting")])
+def shown(is_terminal: bool, rows: list[ReplicaStatus]) -> str:
+    console = Console(file=io.StringIO(), force_terminal=is_terminal, width=80, no_color=True)
+    with start_display(console) as (show, end):
+        show(rows)
         end()
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
-def test_a_terminal_shows_how_many_are_ready_and_how_long_it_may_take() -> None:
-    seen = shown(is_terminal=True)
-    assert "starting drafter 0/1, target 1/2" in seen and "1/3" in seen
-    assert re.search(r"at most \d+ s left", seen)
-    assert shown(is_terminal=False) == ""
+_ROWS = [
+    ReplicaStatus(Role.TARGET, "target-0", ReplicaState.STARTING, detail="loading weights 41%"),
+    ReplicaStatus(Role.SUB_DRAFTER, "sub_drafter-0", ReplicaState.READY),
+]
+
+
+def test_a_terminal_shows_a_line_for_each_replica_without_any_time_limit() -> None:
+    seen = shown(True, _ROWS)
+    assert "target-0      loading weights 41%" in seen and "sub_drafter-0 ready" in seen
+    assert "at most" not in seen and "left" not in seen
+    assert all(len(line) <= 80 for line in seen.replace("\r", "\n").splitlines() if "weights" in line)
+
+
+def test_a_pipe_shows_nothing() -> None:
+    assert shown(False, _ROWS) == ""
+
+
+def test_a_signal_is_answered_in_the_display(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop_signals, "first", signal.SIGINT)
+    seen = shown(True, _ROWS)
+    assert "stopping" in seen and "target-0" not in seen
+
+
+def test_the_progress_of_a_load_is_the_detail_of_a_replica_that_starts(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starting = ReplicaStatus(Role.TARGET, "target-0", ReplicaState.STARTING)
+    assert with_progress(starting, tmp_path).detail == ""
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    loading_progress.begin("target-0")
+    loading_progress.report(41, 100)
+    assert with_progress(starting, tmp_path).detail == "loading weights 41%"
+    failed = ReplicaStatus(Role.TARGET, "target-0", ReplicaState.FAILED, detail="no weights")
+    assert with_progress(failed, tmp_path).detail == "no weights"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({}, ("no drafts", "--draft suffix")),
+        ({"drafter": {"engine": "suffix"}}, ("mode fly: about 5%", "quality.md", "--mode exact")),
+        ({"drafter": {"engine": "suffix"}, "speculation": {"mode": "exact"}}, ("every token", "--mode fly")),
+    ],
+)
+def test_the_mode_and_the_next_step_are_said(content: dict[str, Any], words: tuple[str, ...]) -> None:
+    deployment = parse(Deployment, {"target": {"model": "org/name@" + "a" * 40}, **content}, "test")
+    assert all(word in mode_note(deployment) for word in words)
+    assert next_step(deployment)("127.0.0.1:7") == (
+        'model org/name; try: flyserve generate "Once upon a time" --address 127.0.0.1:7'
+    )
 
 
 def test_flyserve_down_ends_up_with_a_message(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,7 +92,8 @@ def test_flyserve_down_ends_up_with_a_message(capsys: pytest.CaptureFixture[str]
         status=lambda: status,
         wait=lambda report: None,
     )
-    serve_until_interrupted(nullcontext(deployed), lambda: None)
+    serve_until_interrupted(nullcontext(deployed), lambda: None, "try {}".format)
     printed = capsys.readouterr()
+    assert "try 127.0.0.1:1" in printed.err.splitlines()
     assert printed.out.splitlines()[-1] == "ready 127.0.0.1:1"
     assert printed.err.splitlines()[-1] == "main was ended by flyserve down: stopped"

@@ -1,0 +1,110 @@
+"""Numbers in the place of `auto`, and warnings of what a deployment leaves unused."""
+
+from typing import Any
+
+import pytest
+
+from fly.errors import ConfigError
+from fly.messages import ForwardCosts, Role
+from orchestration.deployment.file import Deployment
+from orchestration.deployment.plan import plan
+from orchestration.deployment.tiers import ModelTier
+from orchestration.machine.facts import ModelFacts
+from orchestration.machine.settling import require_shared_memory, settled, settled_keys, unused
+from services.common.config import parse
+from services.common.machine.gpus import Gpu
+from services.common.machine.machine import Machine
+from services.engine.loading.threads import fastest_threads
+
+_AUTO = {"gpus": "auto", "threads": "auto"}
+
+
+def deployment(**sections: Any) -> Deployment:
+    return parse(Deployment, sections, "test")
+
+
+def machine(gpus: int = 0, cores: int = 16, **others: Any) -> Machine:
+    return Machine(cores, gpus=tuple(Gpu(str(index)) for index in range(gpus)), has_cuda=True, **others)
+
+
+def pair(target: dict[str, Any], drafter: dict[str, Any] | None = None) -> Deployment:
+    named = {"target": {"model": "/a", **target}}
+    return deployment(**named, **({} if drafter is None else {"drafter": {"model": "/b", **drafter}}))
+
+
+def test_auto_is_a_value_of_the_file_and_up_has_numbers() -> None:
+    facts = {Role.TARGET: ModelFacts(9000), Role.DRAFTER: ModelFacts(1000)}
+    made = settled(pair(_AUTO, _AUTO), machine(), facts)
+    target, drafter = made.target, made.drafter
+    assert isinstance(drafter, ModelTier)
+    assert (target.gpus, target.threads, target.max_threads) == (0, "auto", 14)
+    assert (drafter.gpus, drafter.max_threads) == (0, 2)
+    specs = {spec.role: spec for spec in plan(made, "here:1")}
+    assert specs[Role.TARGET].num_cpus == 14 and specs[Role.TARGET].config["max_threads"] == 14
+
+
+def test_numbers_of_the_file_stay() -> None:
+    given = pair({"gpus": 0, "threads": 3}, {"gpus": "auto", "threads": "auto", "max_threads": 5})
+    assert settled_keys(given, machine(2), {}) == {
+        Role.TARGET: {},
+        Role.DRAFTER: {"gpus": 1, "kv_tokens": "auto"},
+    }
+    given = pair({"gpus": "auto", "shards": 2, "kv_tokens": 4096})
+    assert settled_keys(given, machine(8), {})[Role.TARGET] == {"gpus": 1, "replicas": 4}
+    given = pair({"gpus": "auto", "autoscaling": {"min": 1, "max": 2}})
+    assert settled_keys(given, machine(8), {})[Role.TARGET] == {"gpus": 1, "kv_tokens": "auto"}
+
+
+def test_vllm_leaves_memory_to_the_other_tier_of_its_gpu() -> None:
+    on_vllm = {"gpus": "auto", "engine": "vllm"}
+    found = settled_keys(pair(on_vllm, on_vllm), machine(1), {})
+    assert found[Role.TARGET] == {"gpus": 0.7, "engine_args": {"gpu_memory_utilization": 0.63}}
+    assert found[Role.DRAFTER] == {"gpus": 0.3, "engine_args": {"gpu_memory_utilization": 0.27}}
+    settled(pair(on_vllm, on_vllm), machine(1), {})  # the tiers accept it
+
+
+def test_eight_bits_are_for_cpus() -> None:
+    assert settled(pair({"gpus": "auto", "quantization": "int8"}), machine(8), {}).target.gpus == 0
+
+
+def test_gpus_and_cores_that_are_not_used_are_warned_of() -> None:
+    (gpus,) = unused(pair({"threads": 16}), machine(2))
+    assert gpus.startswith("2 GPUs of this machine are not used: set gpus: auto")
+    (gpus,) = unused(pair({"threads": 16}), Machine(16, gpus=(Gpu("a"),)))
+    assert "built for CPUs alone" in gpus and gpus.startswith("1 GPU of")
+    (cores,) = unused(pair({}, {"threads": 2}), machine())
+    assert cores.startswith("3 of 16 cores compute: set threads: auto")
+    assert not list(unused(pair({"gpus": 1}), machine(2)))
+    assert not list(unused(settled(pair(_AUTO, _AUTO), machine(), {}), machine()))
+
+
+def test_shards_on_gpus_need_shared_memory() -> None:
+    shared = pair({"gpus": 1, "shards": 4})
+    with pytest.raises(
+        ConfigError, match=r"target.shards: 4 processes .* has 64 MB, at least 256 MB .*--shm-size"
+    ):
+        require_shared_memory(shared, machine(4, shm_bytes=64 << 20))
+    require_shared_memory(shared, machine(4, shm_bytes=1 << 30))
+    require_shared_memory(pair({"shards": 4}), machine(shm_bytes=0))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected", "measured"),
+    [
+        ({8: 1.0, 4: 2.0}, 8, [8, 4]),
+        ({8: 4.0, 4: 2.0, 2: 1.0, 1: 3.0}, 2, [8, 4, 2, 1]),
+        ({2: 20.0, 1: 1.0}, 1, [2, 1]),  # a machine that others keep busy
+        ({1: 1.0}, 1, [1]),
+    ],
+)
+def test_the_fastest_number_of_threads_is_taken(
+    seconds: dict[int, float], expected: int, measured: list[int]
+) -> None:
+    calls = []
+
+    def measure(threads: int) -> ForwardCosts:
+        calls.append(threads)
+        return ForwardCosts(seconds[threads], seconds[threads])
+
+    assert fastest_threads(max(seconds), measure) == (expected, ForwardCosts(*[seconds[expected]] * 2))
+    assert calls == measured
