@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from orchestration.deployment.diff import Change, Report, changes, require_possi
 from orchestration.deployment.file import Deployment, RolloutConfig
 from orchestration.deployment.plan import ReplicaSpec, plan
 from orchestration.deployment.scaling import keeping_replicas, replicas_of, with_replicas
+from orchestration.machine.settling import unused_on_cluster
 from services.common.security.identity import Identity
 
 logger = logging.getLogger(__name__)
@@ -213,9 +214,15 @@ class DeploymentManager:
             controller_starts=self._state.starts,
             tiers=status.tiers(desired, rows, scaled),
             replicas=rows,
-            notes=tuple(self._notes.values()),
+            notes=(*self._notes.values(), *self._unused()),
             speculation=status.speculation(self._cluster.instances.values(), draft_length),
         )
+
+    def _unused(self) -> Iterator[str]:
+        """Yield a line for what the deployment leaves unused of the nodes that are known."""
+        gpus = [node.resources.get("GPU", 0.0) for node in self._nodes.nodes]
+        if self._state.deployment is not None and gpus:
+            yield from unused_on_cluster(self._state.deployment, gpus)
 
     async def _run(self) -> None:
         while True:

@@ -123,7 +123,8 @@ class BuiltinTier(BuiltinSection, ModelTier):
         if fault := quantization_fault(self, "cuda" if self.num_gpus else "cpu"):
             yield fault
         if self.kv_tokens == AUTO and self.num_gpus != 1:
-            reason = "would take the memory of others" if self.num_gpus else "measures the memory of a GPU"
+            whose = "would take the memory of the others"
+            reason = whose if self.num_gpus else "measures the memory of a GPU"
             found = f"is {AUTO}, which {reason}, but gpus is {self.num_gpus:g}"
             yield f"kv_tokens: {found}, must be 1: set a number"
         if self.num_processes > 1 and 0 < self.num_gpus <= _HALF:

@@ -60,7 +60,7 @@ def set_import_path() -> None:
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Create a folder for sockets and logs, and delete it at the end of the block.
+    """Create a folder for sockets and logs of Ray, and delete it at the end of the block.
 
     Raises:
         NotReady: There is too little free space.
@@ -71,6 +71,13 @@ def temporary_folder() -> Iterator[Path]:
             f"{tempfile.gettempdir()} has {free >> 20} MB of free space, Ray needs {_NEEDED_BYTES >> 20} MB:"
             " free some, or set TMPDIR to another folder"
         )
+    with own_folder() as folder:
+        yield folder
+
+
+@contextmanager
+def own_folder() -> Iterator[Path]:
+    """Create a folder by which other commands find this process, and delete it at the end of the block."""
     # NOTE: Ray puts sockets there, whose paths the kernel limits to 107 bytes.
     with (
         tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX, ignore_cleanup_errors=True) as folder,
@@ -90,9 +97,9 @@ def local_ray(
 ) -> Iterator[str]:
     """Run a Ray cluster on this machine until the block ends; yield host:port of its GCS.
 
-    The logical CPUs `num_cpus` may exceed the machine's; without `num_gpus`, Ray counts the GPUs. It offers all `marks`, resources that mark nodes;
-    `folder` holds sockets and logs, and `verbose` prints what the services and Ray log. Every port of it is
-    on loopback.
+    The logical CPUs `num_cpus` may exceed the machine's; without `num_gpus`, Ray counts the GPUs. It offers
+    all `marks`, resources that mark nodes; `folder` holds sockets and logs, and `verbose` prints what the
+    services and Ray log. Every port of it is on loopback.
 
     Raises:
         NotReady: Ray has not started within `timeout_s`; it is started again until then.
@@ -215,19 +222,24 @@ class LocalDeploymentInfo(BaseModel, frozen=True):
     """The information that other processes need to connect to a local deployment.
 
     Attributes:
-        ray_address: host:port of Ray's GCS.
+        ray_address: host:port of Ray's GCS; empty for a single process, which has none.
+        address: host:port of the gRPC API of a single process.
         pid: Id of the process that runs the deployment.
     """
 
     name: str
     ray_address: str
+    address: str = ""
     token: str
     pid: int
 
 
-def publish_local_deployment(folder: Path, name: str, ray_address: str) -> None:
+def publish_local_deployment(folder: Path, name: str, ray_address: str, address: str = "") -> None:
     """Write the info of this process's deployment to its temporary folder, which no other user can read."""
-    info = LocalDeploymentInfo(name=name, ray_address=ray_address, token=os.environ[TOKEN], pid=os.getpid())
+    token = os.environ.get(TOKEN, "")
+    info = LocalDeploymentInfo(
+        name=name, ray_address=ray_address, address=address, token=token, pid=os.getpid()
+    )
     (folder / _FILE).write_text(info.model_dump_json(), encoding="utf-8")
 
 
@@ -239,7 +251,7 @@ def find_local_deployment(name: str | None, ray_address: str | None = None) -> L
     Raises:
         ConfigError: There are several.
     """
-    running = _running_deployments()
+    running = [info for info in _running_deployments() if info.ray_address]
     if ray_address is not None:
         return next((info for info in running if info.ray_address == ray_address), None)
     found = [info for info in running if name in (None, info.name)]
@@ -250,6 +262,26 @@ def find_local_deployment(name: str | None, ray_address: str | None = None) -> L
             " or by its Ray with --ray-address"
         )
     return found[0] if found else None
+
+
+def require_controller(name: str | None) -> None:
+    """Reject a name that no local deployment has while others run, and one of a single process.
+
+    Raises:
+        ConfigError: The message names those that run, or the command that a single process answers.
+    """
+    running = list(_running_deployments())
+    found = [info for info in running if name in (None, info.name)]
+    if running and not found:
+        raise ConfigError(
+            f"--name: is {name}, but this machine runs {', '.join(sorted(info.name for info in running))}:"
+            " name one of these, or give --ray-address for a cluster"
+        )
+    if found and not any(info.ray_address for info in found):
+        raise ConfigError(
+            f"{found[0].name} is a single process ({found[0].pid}), which has no controller: flyserve info"
+            f" --address {found[0].address} shows it; start it without --single-process to scale it"
+        )
 
 
 def _running_deployments() -> Iterator[LocalDeploymentInfo]:

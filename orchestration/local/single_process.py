@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from fly.break_even import break_even
 from fly.errors import ConfigError, NotReady
@@ -14,6 +15,7 @@ from orchestration.control.load_stream import load_stream
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import ReplicaSpec, plan, router_config
 from orchestration.deployment.tiers import ModelTier, ScaledTier, VllmTier
+from orchestration.local.local_ray import own_folder, publish_local_deployment
 from orchestration.local.ports import require_free_ports
 from router.config import RouterConfig
 from router.server import create_host
@@ -85,8 +87,8 @@ def run_single_process(
     import uvloop
 
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(deployment, on_load, on_ready, on_stop))
+        with own_folder() as folder, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(deployment, on_load, on_ready, on_stop, folder))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
 
@@ -115,6 +117,7 @@ async def _serve(
     on_load: Callable[[str], None],
     on_ready: Callable[[SingleProcess], None],
     on_stop: Callable[[], None],
+    folder: Path,
 ) -> None:
     async with stop_events() as stop, _replicas(deployment, on_load) as replicas:
         router = await create_host(_router_config(deployment, replicas))
@@ -122,6 +125,7 @@ async def _serve(
 
         def ready(addresses: Sequence[str]) -> None:
             address, *urls = addresses
+            publish_local_deployment(folder, deployment.name, "", address)
             on_ready(SingleProcess(address, urls[0] if urls else None, speculation))
 
         watches = [asyncio.create_task(_end_with(host, router)) for _, host in replicas]

@@ -1,6 +1,6 @@
 """Settle what a deployment leaves to its machine (`auto`); find what does not fit, or is unused. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fly.errors import ConfigError
@@ -10,7 +10,8 @@ from orchestration.deployment.tiers import BuiltinTier, ModelTier, VllmTier
 from orchestration.machine.facts import ModelFacts
 from orchestration.machine.layout import Demand, Share, divide
 from services.common.config import parse
-from services.common.machine.machine import Machine
+from services.common.machine.gpus import Gpu
+from services.common.machine.machine import Machine, usable_cores
 from services.engine.config import AUTO, Quantization
 from services.engine.vllm_args import MEMORY_ARGUMENTS
 
@@ -50,6 +51,24 @@ def settled_keys(deployment: Deployment, machine: Machine, facts: Facts) -> Keys
     return found
 
 
+def settled_on_cluster(deployment: Deployment, num_gpus: float) -> Deployment:
+    """Return the deployment with `gpus: auto` as 1 on a cluster with GPUs, else 0; threads stay `auto`."""
+    gpus = {"gpus": 1.0 if num_gpus else 0.0}
+    tiers = {
+        role.value: parse(type(tier), tier.model_dump(mode="json") | gpus, role.value)
+        for role, tier in _model_tiers(deployment).items()
+        if tier.gpus == AUTO
+    }
+    return deployment.model_copy(update=tiers)
+
+
+def unused_on_cluster(deployment: Deployment, gpus_of_nodes: Sequence[float]) -> Iterator[str]:
+    """Yield the lines of `unused`; cores are compared on the only node alone, which this process is on."""
+    gpus = tuple(Gpu("") for _ in range(int(sum(gpus_of_nodes))))
+    cores = usable_cores() if len(gpus_of_nodes) == 1 else 0
+    return unused(deployment, Machine(cores, gpus=gpus, has_cuda=True))
+
+
 def unused(deployment: Deployment, machine: Machine) -> Iterator[str]:
     """Yield a line for each part of the machine that a settled deployment leaves unused, with the remedy."""
     tiers = _model_tiers(deployment).values()
@@ -59,7 +78,7 @@ def unused(deployment: Deployment, machine: Machine) -> Iterator[str]:
         remedy = "set gpus: auto for target and drafter (flyserve serve: --gpus auto)"
         if not machine.has_cuda:
             remedy = "torch is missing or built for CPUs alone: install a build with CUDA, then " + remedy
-        yield f"{number} of this machine are not used: {remedy}"
+        yield f"{number} are not used: {remedy}"
     threads = sum(tier.declared_threads * tier.num_processes * tier.replicas for tier in tiers)
     if not is_on_gpus and threads < machine.cores - 1 and AUTO not in {tier.threads for tier in tiers}:
         yield (

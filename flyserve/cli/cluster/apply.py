@@ -57,17 +57,23 @@ def apply(
             return apply_as_job(dashboard, deployment, timeout_s, output().print)
         from orchestration.deployment.file import load_deployment
         from orchestration.deployment.plan import ACTORS
+        from orchestration.machine.settling import settled_on_cluster
         from orchestration.ray.connection import ray_connection
         from orchestration.ray.controller_client import create_controller
 
         made = load_deployment(deployment, has_models=not remote_models)
         with ray_connection(made.name, ray_address):
+            from orchestration.ray.api import nodes
+
+            made = settled_on_cluster(made, sum(node.resources.get("GPU", 0) for node in nodes()))
             controller = create_controller(made, host=None, actors=ACTORS)
             source = str(deployment.resolve())
             report = ask(controller.apply, made.model_dump_json(), source, replace)
             _print_report(made.name, report)
             if wait:
                 wait_until_complete(controller, timeout_s)
+            for note in read_status(controller).notes:
+                messages().print(f"warning: {note}", markup=False, style="yellow")
             output().print(f"registry {ask(controller.address)}", markup=False)
 
 

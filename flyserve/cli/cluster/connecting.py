@@ -1,5 +1,6 @@
 """Options that name a deployment, and the connection to its controller."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,9 +28,12 @@ RayAddress = Annotated[
 @contextmanager
 def controller_of(name: str | None, ray_address: str | None) -> Iterator[Any]:
     """Connect to Ray and yield the controller of a deployment; without a name, that of the only one."""
+    from orchestration.local.local_ray import require_controller
     from orchestration.ray.connection import ray_connection
     from orchestration.ray.controller_client import find_controller
 
+    if not (ray_address or os.environ.get("RAY_ADDRESS")):
+        require_controller(name)
     with ray_connection(name, ray_address):
         yield find_controller(name)
 

@@ -106,6 +106,32 @@ def test_a_local_deployment_is_found_by_its_name_while_its_process_runs(
     assert find_local_deployment("main", "head:6379") is None
 
 
+@pytest.mark.parametrize(
+    ("name", "ray_address", "message"),
+    [
+        ("zz", "127.0.0.1:9", "--name: is zz, but this machine runs main: name one of these"),
+        (None, "", "main is a single process ({pid}), which has no controller: flyserve info --address h:1"),
+        ("main", "", "start it without --single-process to scale it"),
+    ],
+)
+@pytest.mark.parametrize("command", [["status"], ["scale", "target=2"], ["down"]])
+def test_a_wrong_name_and_a_single_process_are_said(
+    command: list[str],
+    name: str | None,
+    ray_address: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    (tmp_path / "flyserve-1").mkdir()
+    publish_local_deployment(tmp_path / "flyserve-1", "main", ray_address, "h:1")
+    result = CliRunner().invoke(app, [*command, *(["--name", name] if name else [])])
+    assert result.exit_code == 2
+    assert message.format(pid=os.getpid()) in result.stderr
+
+
 class Unforced:
     """A controller that has room for two."""
 

@@ -69,9 +69,9 @@ def test_eight_bits_are_for_cpus() -> None:
 
 def test_gpus_and_cores_that_are_not_used_are_warned_of() -> None:
     (gpus,) = unused(pair({"threads": 16}), machine(2))
-    assert gpus.startswith("2 GPUs of this machine are not used: set gpus: auto")
+    assert gpus.startswith("2 GPUs are not used: set gpus: auto")
     (gpus,) = unused(pair({"threads": 16}), Machine(16, gpus=(Gpu("a"),)))
-    assert "built for CPUs alone" in gpus and gpus.startswith("1 GPU of")
+    assert "built for CPUs alone" in gpus and gpus.startswith("1 GPU are")
     (cores,) = unused(pair({}, {"threads": 2}), machine())
     assert cores.startswith("3 of 16 cores compute: set threads: auto")
     assert not list(unused(pair({"gpus": 1}), machine(2)))

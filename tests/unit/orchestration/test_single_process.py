@@ -16,6 +16,7 @@ from flyserve import Client, SamplingParams
 from flyserve.received import StreamBroken
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import ACTORS
+from orchestration.local.local_ray import require_controller
 from orchestration.local.single_process import SingleProcess, run_single_process
 from services.common.config import parse
 from services.common.host import Host
@@ -89,6 +90,8 @@ def test_a_failed_replica_ends_the_process_with_its_name(monkeypatch: pytest.Mon
 
     def fail(serving: SingleProcess) -> None:
         assert serving.address.startswith("127.0.0.1:")
+        with pytest.raises(ConfigError, match=f"single process .* --address {serving.address}"):
+            require_controller("default")
         Failing.hosts[-1].failed.set()
 
     with pytest.raises(NotReady, match="target-0 can serve no more"):
