@@ -44,7 +44,8 @@
 {{- define "flyserve.checkTier" -}}
 {{- $values := .root.Values -}}
 {{- $tier := get $values .role -}}
-{{- $model := $tier.model | default "" -}}
+{{- $filled := include "flyserve.filledKeys" . | fromJson -}}
+{{- $model := $tier.model | default $filled.model | default "" -}}
 {{- if and (include "flyserve.isHubId" $model) (not $values.models.hub.online) (not (include "flyserve.claim" .root)) -}}
 {{- fail (printf "%s.model: is %s, of the model hub: set models.hub.online to true, or models.existingClaim to a claim whose folder hub holds it" .role $model) -}}
 {{- end -}}
@@ -57,7 +58,7 @@
 {{- end -}}
 {{- include "flyserve.checkShardsOnGpus" . -}}
 {{- $runsModel := not (or (eq (include "flyserve.isOnVllm" .) "yes") (eq (include "flyserve.looksUp" .) "yes")) -}}
-{{- if and $runsModel (eq (toString $tier.kv_tokens) "auto") (ne (float64 ($tier.gpus | default 0)) 1.0) -}}
+{{- if and $runsModel (eq (toString $tier.kv_tokens) "auto") (ne (float64 ($filled.gpus | default $tier.gpus | default 0)) 1.0) -}}
 {{- fail (printf "%s.kv_tokens: is auto, the memory of whole GPUs, but %s.gpus is %v, must be 1: set kv_tokens to a number" .role .role ($tier.gpus | default 0)) -}}
 {{- end -}}
 {{- if $tier.autoscaling -}}
@@ -72,7 +73,7 @@ NOTE: no rule of the schema: helm lint validates the chart's own values even whe
 {{- define "flyserve.checkEngine" -}}
 {{- $tier := get .root.Values .role -}}
 {{- $engines := get (include "flyserve.engines" .root | fromJson) .role -}}
-{{- $engine := $tier.engine | default $engines.default -}}
+{{- $engine := $tier.engine | default (include "flyserve.filledKeys" . | fromJson).engine | default $engines.default -}}
 {{- range $key, $value := $tier -}}
 {{- $having := list -}}
 {{- range $name, $keys := $engines.keys -}}
@@ -82,7 +83,7 @@ NOTE: no rule of the schema: helm lint validates the chart's own values even whe
 {{- fail (printf "%s.%s: engine %s has no such key, only %s: set %s.%s to null" $.role $key $engine (join ", " $having) $.role $key) -}}
 {{- end -}}
 {{- end -}}
-{{- if and (has "model" (get $engines.keys $engine)) (not $tier.model) -}}
+{{- if and (has "model" (get $engines.keys $engine)) (not $tier.model) (eq .role "target") -}}
 {{- fail (printf "%s.model: is empty, but the engine %s runs one: name it" .role $engine) -}}
 {{- end -}}
 {{- end -}}

@@ -8,20 +8,45 @@
 {{/* The tiers of the deployment, as a JSON list. */}}
 {{- define "flyserve.tiers" -}}
 {{- $tiers := list "target" -}}
-{{- if .Values.drafter -}}
+{{- if kindIs "map" .Values.drafter -}}
 {{- $tiers = append $tiers "drafter" -}}
-{{- if and .Values.sub_drafter (ne (.Values.sub_drafter.engine | default (include "flyserve.defaults" . | fromJson).engine) "none") -}}
+{{- $helper := .Values.sub_drafter -}}
+{{- $isWanted := and (kindIs "map" $helper) (ne (dig "engine" "" ($helper | default dict)) "none") -}}
+{{- if and $isWanted (or $helper (eq (.Values.drafter.engine | default "builtin") "builtin")) -}}
 {{- $tiers = append $tiers "sub_drafter" -}}
 {{- end -}}
 {{- end -}}
 {{- toJson $tiers -}}
 {{- end -}}
 
+{{/* The keys of a tier that its values leave to the chart, as JSON: those of the shipped drafter and sub-drafter, and
+the number that gpus: auto stands for. Arguments: root, role. */}}
+{{- define "flyserve.filledKeys" -}}
+{{- $tier := get .root.Values .role -}}
+{{- $keys := dict -}}
+{{- if and (eq .role "drafter") (not $tier.model) (not (include "flyserve.looksUp" .)) -}}
+{{- $keys = dict "model" "demo/models/drafter" "dtype" ($tier.dtype | default "float32") -}}
+{{- end -}}
+{{- if and (eq .role "sub_drafter") (not $tier.engine) -}}
+{{- $keys = dict "engine" "suffix" "response_cache_tokens" ($tier.response_cache_tokens | default 1000000) -}}
+{{- end -}}
+{{- if eq (toString $tier.gpus) "auto" -}}
+{{- $host := dig .role "runsWith" "" .root.Values.pods | default .role -}}
+{{- $_ := set $keys "gpus" (ternary 1 0 (gt (get .root.Values.pods $host | dig "gpus" 0 | int) 0)) -}}
+{{- end -}}
+{{- toJson $keys -}}
+{{- end -}}
+
 {{/* Arguments: root, cluster. */}}
 {{- define "flyserve.deploymentFile" -}}
 {{- $root := .root -}}
 {{- $file := pick $root.Values "target" "drafter" "sub_drafter" "router" "speculation" "telemetry" "rollout" | deepCopy -}}
-{{- range $role := include "flyserve.tiers" $root | fromJsonArray -}}
+{{- $tiers := include "flyserve.tiers" $root | fromJsonArray -}}
+{{- if not (has "sub_drafter" $tiers) -}}{{- $_ := unset $file "sub_drafter" -}}{{- end -}}
+{{- range $role := $tiers -}}
+{{- range $key, $value := include "flyserve.filledKeys" (dict "root" $root "role" $role) | fromJson -}}
+{{- $_ := set (get $file $role) $key (ternary (int $value) $value (kindIs "float64" $value)) -}}
+{{- end -}}
 {{- $_ := set (get $file $role) "node_resource" (include "flyserve.nodeResource" $role) -}}
 {{- end -}}
 {{- $_ := set $file.router "host" "0.0.0.0" -}}

@@ -18,7 +18,8 @@ sub-drafters that look tokens up read none. Arguments: root, role. */}}
 {{- $files = list $values.target.model (dig "chat_template" "" $values.router) -}}
 {{- else if has .role (include "flyserve.tiers" .root | fromJsonArray) -}}
 {{- range $role := include "flyserve.inhabitants" . | fromJsonArray -}}
-{{- $files = append $files (get $values $role).model -}}
+{{- $filled := include "flyserve.filledKeys" (dict "root" $.root "role" $role) | fromJson -}}
+{{- $files = append $files ((get $values $role).model | default $filled.model) -}}
 {{- end -}}
 {{- end -}}
 {{- compact $files | toJson -}}

@@ -27,14 +27,17 @@ has them; processes of one replica, CPUs and GPUs of one process. */}}
 {{- $tier := get .root.Values .role -}}
 {{- $defaults := include "flyserve.defaults" . | fromJson -}}
 {{- $scaling := get $tier "autoscaling" | default dict -}}
+{{- $filled := include "flyserve.filledKeys" . | fromJson -}}
+{{- $threads := dig "threads" $defaults.threads $tier -}}
+{{- if eq (toString $threads) "auto" -}}{{- $threads = $tier.max_threads | default 1 -}}{{- end -}}
 {{- $replicas := dig "replicas" (dig "min" $defaults.min $scaling | int | max 1) $tier | int -}}
 {{- dict
     "first" $replicas
     "min" (ternary (dig "min" $defaults.min $scaling | int) $replicas (not (empty $scaling)))
     "max" (int (dig "max" $replicas $scaling))
     "processes" (include "flyserve.processes" . | int)
-    "cpus" (ternary 0.5 (dig "threads" $defaults.threads $tier | float64) (eq (include "flyserve.looksUp" .) "yes"))
-    "gpus" (dig "gpus" $defaults.gpus $tier | float64)
+    "cpus" (ternary 0.5 ($threads | float64) (eq (include "flyserve.looksUp" .) "yes"))
+    "gpus" ($filled.gpus | default (dig "gpus" $defaults.gpus $tier) | float64)
   | toJson -}}
 {{- end -}}
 
