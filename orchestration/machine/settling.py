@@ -6,7 +6,7 @@ from typing import Any
 from fly.errors import ConfigError
 from fly.messages import Role
 from orchestration.deployment.file import Deployment
-from orchestration.deployment.tiers import BuiltinTier, ModelTier, VllmTier
+from orchestration.deployment.tiers import BuiltinDrafter, BuiltinTier, ModelTier, VllmTier
 from orchestration.machine.facts import ModelFacts
 from orchestration.machine.layout import Demand, Share, divide
 from services.common.config import parse
@@ -46,7 +46,7 @@ def settled_keys(deployment: Deployment, machine: Machine, facts: Facts) -> Keys
     target, drafter = demands[Role.TARGET], demands.get(Role.DRAFTER)
     both = divide(machine.usable_gpus, machine.cores, target, drafter)
     shares = {role: share for role, share in zip(Role, both, strict=False) if share is not None}
-    found = {role: dict(_keys(tier, shares[role])) for role, tier in tiers.items()}
+    found = {role: dict(_keys(tier, shares[role], machine)) for role, tier in tiers.items()}
     _require_memory(tiers, demands, shares, machine)
     return found
 
@@ -120,7 +120,7 @@ def _demand(tier: ModelTier, facts: ModelFacts) -> Demand:
     )
 
 
-def _keys(tier: ModelTier, share: Share) -> Iterator[tuple[str, Any]]:
+def _keys(tier: ModelTier, share: Share, machine: Machine) -> Iterator[tuple[str, Any]]:
     """Yield the keys that were left to the machine, with what follows from them."""
     if tier.threads == AUTO and tier.max_threads is None:
         yield "max_threads", share.threads
@@ -130,6 +130,9 @@ def _keys(tier: ModelTier, share: Share) -> Iterator[tuple[str, Any]]:
     for key, value in (("shards", share.shards), ("replicas", share.replicas)):
         if value > 1 and key not in tier.model_fields_set:
             yield key, value
+    is_slow = not share.gpus and not machine.has_bfloat16
+    if isinstance(tier, BuiltinDrafter) and is_slow and "dtype" not in tier.model_fields_set:
+        yield "dtype", "float32"  # a small model, whose tokens no response depends on in mode exact
     if isinstance(tier, BuiltinTier) and share.gpus == 1 and "kv_tokens" not in tier.model_fields_set:
         yield "kv_tokens", AUTO
     if not isinstance(tier, VllmTier) or share.gpus in (0, 1):

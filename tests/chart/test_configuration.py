@@ -12,6 +12,7 @@ from fly.messages import Role
 from flyserve.cli import app
 from orchestration.deployment.file import LAST_METRICS_OFFSET, METRICS_OFFSETS
 from orchestration.deployment.plan import metrics_port, plan, router_config
+from orchestration.deployment.tiers import ModelTier
 from router.config import RouterConfig
 from router.servicer import SERVICE_NAME
 from services.common.config import parse
@@ -39,6 +40,36 @@ def test_the_rendered_files_are_deployments_that_routers_understand(example: Pat
         config = parse(RouterConfig, router_config(made, "registry:1", 60.0, 5.0), "router")
         assert config.host == "0.0.0.0"
         assert plan(made, "registry:1")
+
+
+@pytest.mark.parametrize("engine", ["suffix", "ngram"])
+def test_a_drafter_without_a_model_is_named_by_its_engine_alone(engine: str, tmp_path: Path) -> None:
+    (made,) = deployments(rendered(tmp_path, {"drafter": {"engine": engine}}), tmp_path)
+    assert made.drafter is not None and made.drafter.engine == engine
+    assert made.sub_drafter is None
+
+
+def test_a_sub_drafter_keeps_its_engine_where_other_keys_are_set(tmp_path: Path) -> None:
+    (made,) = deployments(rendered(tmp_path, {"sub_drafter": {"replicas": 2}}), tmp_path)
+    assert made.sub_drafter is not None
+    assert (made.sub_drafter.engine, made.sub_drafter.replicas) == ("suffix", 2)
+
+
+def test_pods_decide_what_is_left_to_the_machine(tmp_path: Path) -> None:
+    auto = {"gpus": "auto", "threads": "auto"}
+    values = {"target": auto, "drafter": auto, "pods": {"target": {"gpus": 1}}}
+    manifests = rendered(tmp_path, values)
+    (made,) = deployments(manifests, tmp_path)
+    assert isinstance(made.drafter, ModelTier)
+    assert (made.target.gpus, made.drafter.gpus) == (1, 0)
+    assert (made.target.threads, made.drafter.threads) == ("auto", "auto")
+    specs = {spec.role: spec for spec in plan(made, "registry:1")}
+    assert specs[Role.TARGET].config["threads"] == "auto" and specs[Role.TARGET].num_cpus == 1
+
+
+def test_sections_that_are_left_away_are_left_away(tmp_path: Path) -> None:
+    (made,) = deployments(rendered(tmp_path, {"drafter": None, "sub_drafter": None}), tmp_path)
+    assert made.drafter is None and made.sub_drafter is None
 
 
 def test_replicas_run_only_where_their_mark_is(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ CERTIFICATES = {
 VLLM = {"engine": "vllm", "kv_tokens": None}
 GPUS = {"target": {"shards": 4, "gpus": 1}}
 
-LOOKUP = {"engine": "ngram", "model": None, "dtype": None, "kv_tokens": None}
+LOOKUP = {"engine": "ngram"}
 """A drafter without a model, and without the chart's own values for one."""
 
 REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
@@ -42,16 +42,16 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"monitoring": {"alerts": {"enabled": True}}, "telemetry": {"metrics_port": None}},
         ("monitoring.alerts.enabled", "PrometheusRule"),
     ),
-    "a drafter that looks tokens up, with the shipped model": (
-        {"drafter": {"engine": "suffix"}, "sub_drafter": None},
+    "a drafter that looks tokens up, with a key of a model": (
+        {"drafter": {"engine": "suffix", "dtype": "float32"}},
         ("drafter.dtype: engine suffix has no such key, only builtin, vllm", "set drafter.dtype to null"),
     ),
     "a drafter that looks tokens up, with a sub-drafter": (
-        {"drafter": LOOKUP},
+        {"drafter": LOOKUP, "sub_drafter": {"replicas": 1}},
         ("sub_drafter: helps a drafter that runs a model", "drafter.engine is ngram", "to null"),
     ),
     "a drafter that looks tokens up, on a GPU": (
-        {"drafter": LOOKUP | {"gpus": 0.5}, "sub_drafter": None},
+        {"drafter": LOOKUP | {"gpus": 0.5}},
         ("drafter.gpus: engine ngram has no such key, only builtin, vllm", "drafter.gpus to null"),
     ),
     "a target that stops while no request waits for it": (

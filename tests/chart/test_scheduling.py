@@ -130,10 +130,7 @@ def mounting(manifests: list[Manifest]) -> dict[str, bool]:
 
 
 SHARED = {"existingClaim": "weights"}
-LOOKUP = {
-    "drafter": {"engine": "suffix", "model": None, "dtype": None, "kv_tokens": None},
-    "sub_drafter": None,
-}
+LOOKUP = {"drafter": {"engine": "suffix"}}
 FOLDERS = {"target": {"model": "/models/big"}, "drafter": {"model": "/models/small"}}
 
 

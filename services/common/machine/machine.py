@@ -10,6 +10,9 @@ from pathlib import Path
 from services.common.machine.cgroups import ROOT, allowed_cpus, cpu_quota, memory_limit
 from services.common.machine.gpus import Gpu, find_gpus, has_cuda
 
+_BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+"""Features of x86 and Arm processors that multiply bfloat16."""
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -20,6 +23,7 @@ class Machine:
         memory_bytes: Memory that is available, within the limits of its groups; 0 if unknown.
         memory_limit: The limit of its groups that `memory_bytes` is, in bytes; None if there is none.
         shm_bytes: Free space of shared memory, /dev/shm; None where there is none.
+        has_bfloat16: Its CPUs have instructions for bfloat16.
         gpus: The GPUs that CUDA shows to it.
         has_cuda: torch can use them.
     """
@@ -28,6 +32,7 @@ class Machine:
     memory_bytes: int = 0
     memory_limit: int | None = None
     shm_bytes: int | None = None
+    has_bfloat16: bool = True
     gpus: tuple[Gpu, ...] = ()
     has_cuda: bool = False
 
@@ -46,6 +51,7 @@ def find_machine(root: Path = ROOT, environment: Mapping[str, str] = os.environ)
         memory_bytes=_memory(root, limit),
         memory_limit=limit,
         shm_bytes=shutil.disk_usage(shm).free if shm.is_dir() else None,
+        has_bfloat16=_has_bfloat16(root),
         gpus=find_gpus(environment),
         has_cuda=has_cuda(),
     )
@@ -57,6 +63,14 @@ def usable_cores(root: Path = ROOT, affinity: Collection[int] | None = None) -> 
     if (allowed := allowed_cpus(root)) is not None:
         numbers.append(allowed)
     return max(1, math.floor(min(numbers)))
+
+
+def _has_bfloat16(root: Path) -> bool:
+    try:
+        words = (root / "proc/cpuinfo").read_text(encoding="utf-8").split()
+    except OSError:
+        return True
+    return not _BFLOAT16.isdisjoint(words)
 
 
 def _memory(root: Path, limit: int | None) -> int:

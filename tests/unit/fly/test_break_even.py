@@ -25,13 +25,15 @@ def test_a_round_must_emit_what_its_costs_would_decode() -> None:
     whole = found(15)
     assert (whole.draft_s, whole.verify_s, whole.tau) == pytest.approx((0.015, 0.025, 4.0))
     assert found(5).tau == pytest.approx((0.005 + 0.015) / 0.010) and whole.can_pay
-    assert "more than 4.0 tokens (its tau): a draft of 15 takes 15 ms, its verification 25 ms" in whole.describe()
+    said = "more than 4.0 tokens (its tau): a draft of 15 takes 15 ms, its verification 25 ms"
+    assert said in whole.describe()
 
 
 def test_a_slow_drafter_cannot_pay_at_any_tau() -> None:
     slow = found(15, drafter=replace(DRAFTER, costs=ForwardCosts(0.010, 0.010)))
     assert slow.tau == pytest.approx(17.5) and not slow.can_pay
-    assert "cannot pay: a round would have to emit 17.5 tokens (its tau), but emits at most 16" in slow.describe()
+    said = "cannot pay: a round would have to emit 17.5 tokens (its tau), but emits at most 16"
+    assert said in slow.describe()
     assert "engine suffix" in slow.describe()
     # Its drafts are still requested: with drafting ahead they may pay, and the costs may be off.
     assert can_pay(TARGET, replace(DRAFTER, costs=ForwardCosts(0.010, 0.010)), 15)

@@ -72,6 +72,15 @@ def test_memory(tmp_path: Path, files: dict[str, str], limit: int | None) -> Non
     assert machine.shm_bytes and machine.gpus == ()
 
 
+@pytest.mark.parametrize(
+    ("cpuinfo", "has_it"),
+    [("flags : fpu avx2 avx512_bf16\n", True), ("Features : fp bf16\n", True), ("flags : fpu avx2\n", False)],
+)
+def test_bfloat16(tmp_path: Path, cpuinfo: str, has_it: bool) -> None:
+    machine = find_machine(made(tmp_path, {"proc/cpuinfo": cpuinfo}), {"CUDA_VISIBLE_DEVICES": ""})
+    assert machine.has_bfloat16 is has_it and machine.memory_bytes == 0
+
+
 _LISTED = """\
 GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-aaaa1111)
   MIG 1g.5gb      Device  0: (UUID: MIG-one)

@@ -63,6 +63,15 @@ def test_vllm_leaves_memory_to_the_other_tier_of_its_gpu() -> None:
     settled(pair(on_vllm, on_vllm), machine(1), {})  # the tiers accept it
 
 
+def test_a_drafter_computes_in_float32_where_the_cpu_has_no_bfloat16() -> None:
+    slow = machine(has_bfloat16=False)
+    drafter = settled_keys(pair(_AUTO, _AUTO), slow, {})[Role.DRAFTER]
+    assert drafter["dtype"] == "float32"
+    found = settled_keys(pair(_AUTO, {**_AUTO, "dtype": "bfloat16"}), slow, {})
+    assert "dtype" not in found[Role.DRAFTER] | found[Role.TARGET]
+    assert "dtype" not in settled_keys(pair(_AUTO, _AUTO), machine(), {})[Role.DRAFTER]
+
+
 def test_eight_bits_are_for_cpus() -> None:
     assert settled(pair({"gpus": "auto", "quantization": "int8"}), machine(8), {}).target.gpus == 0
 
