@@ -264,6 +264,20 @@ async def test_a_body_that_cannot_be_read(rig: HttpRig, body: bytes, status: int
     assert response.status_code == status and part in error_of(response)["message"]
 
 
+async def test_a_request_without_a_model_is_one_to_the_served_model(rig: HttpRig) -> None:
+    short = {"max_tokens": 1}
+    bodies = {
+        COMPLETIONS: {"prompt": "the", **short},
+        CHAT: {"messages": HELLO, **short},
+        "/v1/responses": {"input": "the", "max_output_tokens": 1, "store": False},
+    }
+    for path, body in bodies.items():
+        for named in ({}, {"model": None}):
+            response = await rig.http.post(path, json={**body, **named})
+            assert response.status_code == 200, response.text
+            assert response.json()["model"] == MODEL
+
+
 async def test_a_body_that_grows_beyond_the_limit_is_not_kept(rig: HttpRig) -> None:
     async def endless() -> AsyncIterator[bytes]:
         for _ in range(40):

@@ -126,7 +126,7 @@ class ResponsesResponder(Responder):
         return ResponseObject(
             id=self._head["id"],
             created_at=self._head["created"],
-            model=asked.model,
+            model=self._head["model"],
             service_tier=self._request.tier,
             status=status,
             output=list(output.items),
