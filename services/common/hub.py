@@ -96,15 +96,15 @@ def _config_folder(repository: str, commit: str) -> Path:
 
 def _progress(report: Report) -> type[Any]:
     """Return a class in the place of the client's progress bars, which reports the bars that count bytes."""
-    from tqdm.auto import tqdm
+    from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
-    class Progress(tqdm):  # type: ignore[type-arg]
+    class Progress(tqdm):  # type: ignore[misc]
         """A bar that prints nothing."""
 
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **{**options, "file": io.StringIO(), "disable": False})
 
-        def update(self, n: float | None = 1) -> bool | None:
+        def update(self, n: float | None = 1) -> Any:
             shown = super().update(n)
             if self.unit == "B" and self.total:
                 report(int(self.n), int(self.total))
