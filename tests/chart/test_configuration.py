@@ -270,7 +270,7 @@ def test_values_that_a_page_shows_can_be_installed(page: Path, tmp_path: Path) -
 
 def test_workers_of_a_tier_on_vllm_have_an_image_of_their_own(tmp_path: Path) -> None:
     def images(image: dict[str, str]) -> dict[str, str]:
-        values = {"image": image, "target": {"engine": "vllm", "kv_tokens": None}}
+        values = {"image": image, "target": {"engine": "vllm"}}
         pods = pod_templates(rendered(tmp_path, values))
         roles = (pod["metadata"]["labels"]["flyserve.io/role"] for pod in pods)
         return dict(zip(roles, (pod["spec"]["containers"][0]["image"] for pod in pods), strict=True))
@@ -285,7 +285,7 @@ def test_workers_of_a_tier_on_vllm_have_an_image_of_their_own(tmp_path: Path) ->
 def test_a_pipeline_of_vllm_multiplies_what_a_pod_offers(tmp_path: Path) -> None:
     values = {
         "target": {
-            **{"engine": "vllm", "shards": 4, "gpus": 1, "threads": 2, "kv_tokens": None},
+            **{"engine": "vllm", "shards": 4, "gpus": 1, "threads": 2},
             "engine_args": {"pipeline_parallel_size": 2},
         },
         "pods": {"target": {"gpus": 8}},

@@ -199,7 +199,7 @@ def test_a_digest_replaces_the_tag_and_a_tag_of_a_role_the_digest(tmp_path: Path
 
 
 def test_workers_on_vllm_need_a_digest_of_their_own(tmp_path: Path) -> None:
-    values: dict[str, Any] = {"image": {"digest": DIGEST}, "target": {"engine": "vllm", "kv_tokens": None}}
+    values: dict[str, Any] = {"image": {"digest": DIGEST}, "target": {"engine": "vllm"}}
     with pytest.raises(ChartError, match=r"image\.digest: .*give theirs in pods\.target\.image\.digest"):
         rendered(tmp_path, values)
     theirs = DIGEST[:-1] + "0"

@@ -11,7 +11,7 @@ CERTIFICATES = {
     role: f"certificate-{n}"
     for n, role in enumerate(("router", "controller", "target", "drafter", "sub_drafter"))
 }
-VLLM = {"engine": "vllm", "kv_tokens": None}
+VLLM = {"engine": "vllm"}
 GPUS = {"target": {"shards": 4, "gpus": 1}}
 
 LOOKUP = {"engine": "ngram"}
@@ -62,9 +62,9 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"drafter": {"autoscaling": {"min": 0, "max": 2}}},
         ("drafter.autoscaling.min: is 0", "must be at least 1"),
     ),
-    "a drafter without a model": (
-        {"drafter": {"model": None}},
-        ("drafter.model: is empty, but the engine builtin runs one",),
+    "a target without a model": (
+        {"target": {"model": ""}},
+        ("target.model: is empty, but the engine builtin runs one",),
     ),
     "shards without their GPUs": (
         {**GPUS, "pods": {"target": {"gpus": 2}}},

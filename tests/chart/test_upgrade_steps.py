@@ -26,7 +26,7 @@ CHANGES: dict[str, tuple[Values, Values]] = {
     "a tier that begins": ({"drafter": None}, {"drafter": {"threads": 2}, "image": {"tag": "2"}}),
     "vLLM": (
         {"image": {"tag": "1"}},
-        {"image": {"tag": "1"}, "target": {"engine": "vllm", "kv_tokens": None}},
+        {"image": {"tag": "1"}, "target": {"engine": "vllm"}},
     ),
     "images of roles": (
         {
