@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -21,11 +21,13 @@ class FakeHub:
         files: Content by name.
         sent: What it sends instead of a file's content: a fault of the line or of a disk.
         fetched: Names of the files that were downloaded, in order.
+        stalls: If set, the content of weights is sent once this event is.
     """
 
     files: dict[str, bytes]
     sent: dict[str, bytes] = field(default_factory=dict)
     fetched: list[str] = field(default_factory=list)
+    stalls: Event | None = None
     url: str = ""
 
     def listing(self) -> dict[str, Any]:
@@ -77,6 +79,8 @@ def fake_hub(files: dict[str, bytes]) -> Iterator[FakeHub]:
                 case ["org", "name", "resolve", commit, name] if commit == COMMIT and name in hub.files:
                     if with_body:
                         hub.fetched.append(name)
+                    if with_body and hub.stalls is not None and name.endswith(".safetensors"):
+                        hub.stalls.wait()
                     headers = {"ETag": f'"{hub.etag(name)}"', "X-Repo-Commit": COMMIT}
                     return self._send(hub.sent.get(name, hub.files[name]), headers, with_body)
             missing = "RevisionNotFound" if "gone" in parts else "RepoNotFound"
