@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.progress import (
     DownloadColumn,
     Progress,
+    TaskID,
     TaskProgressColumn,
     TextColumn,
     TimeRemainingColumn,
@@ -47,8 +48,10 @@ def start_display(console: Console) -> Iterator[tuple[Show, Callable[[], None]]]
 
 @contextmanager
 def download_display(console: Console, name: str) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function that shows the bytes of a download that have arrived, of all, and the time left."""
-    console.print(f"fetching {name}", markup=False)
+    """Yield a function that shows the bytes of a download that have arrived, of all, and the time left.
+
+    Nothing is shown before the first call: a model that is on this machine is not fetched.
+    """
     columns = (
         TaskProgressColumn(),
         DownloadColumn(),
@@ -57,9 +60,13 @@ def download_display(console: Console, name: str) -> Iterator[Callable[[int, int
         TextColumn("left"),
     )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("", total=None)
+        tasks: list[TaskID] = []
 
         def report(done: int, total: int) -> None:
+            if not tasks:
+                console.print(f"fetching {name}: {total / 1e9:.2f} GB", markup=False)
+                tasks.append(progress.add_task("", total=total))
+            (task,) = tasks
             progress.update(task, completed=max(done, progress.tasks[0].completed), total=total)
 
         yield report

@@ -64,8 +64,8 @@ def serve(
         source: Origin of the deployment, for its status.
         single_process: Serve from this process, without Ray.
     """
-    print_notes(deployment, machine)
     _fetch_models(deployment)
+    print_notes(deployment, machine)
     if single_process:
         return _serve_single_process(deployment, verbose)
     num_gpus = len(machine.usable_gpus)

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fly.messages import Role
 from flyserve.cli.notes import mode_note, next_step
-from flyserve.cli.start_display import start_display
+from flyserve.cli.start_display import download_display, start_display
 from flyserve.cli.up import serve_until_interrupted
 from orchestration.control.status import ReplicaState, ReplicaStatus
 from orchestration.deployment.file import Deployment
@@ -22,7 +22,9 @@ from services.common.signals import stop_signals
 
 
 def shown(is_terminal: bool, rows: list[ReplicaStatus]) -> str:
-    console = Console(file=io.StringIO(), force_terminal=is_terminal, width=80, no_color=True)
+    console = Console(
+        file=io.StringIO(), force_terminal=is_terminal, width=80, no_color=True, highlight=False
+    )
     with start_display(console) as (show, end):
         show(rows)
         end()
@@ -45,6 +47,21 @@ def test_a_terminal_shows_a_line_for_each_replica_without_any_time_limit() -> No
 
 def test_a_pipe_shows_nothing() -> None:
     assert shown(False, _ROWS) == ""
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_download_shows_its_bytes(is_terminal: bool) -> None:
+    console = Console(
+        file=io.StringIO(), force_terminal=is_terminal, width=80, no_color=True, highlight=False
+    )
+    assert isinstance(console.file, io.StringIO)
+    with download_display(console, "org/name@main") as report:
+        assert "fetching" not in console.file.getvalue()
+        report(10**9, 4 * 10**9)
+        report(5 * 10**8, 4 * 10**9)  # of another of the client's bars
+    seen = console.file.getvalue()
+    assert "fetching org/name@main: 4.00 GB" in seen
+    assert ("25%" in seen and "1.0/4.0 GB" in seen and "left" in seen) is is_terminal
 
 
 def test_a_signal_is_answered_in_the_display(monkeypatch: pytest.MonkeyPatch) -> None:
