@@ -203,6 +203,26 @@ def test_all_targets_are_replaced_by_other_weights_under_load(
     assert all(answer in (expected[prompt], new[prompt]) for prompt, answer in answered)
 
 
+def test_replicas_without_room_are_reported_and_the_others_serve(running: Running, load: Load) -> None:
+    from orchestration.ray.controller_client import get_result
+
+    refusal = (
+        r"target=14: there is room for \d+: 14 x 1 = 14 CPUs, and the nodes have \d+, 1 of them for other"
+    )
+    with pytest.raises(ConfigError, match=refusal):
+        get_result(running.handle.scale.remote({Role.TARGET: 14}), HANG_S)
+    get_result(running.handle.scale.remote({Role.TARGET: 14}, True), HANG_S)
+    running.until(lambda rows: any(row.state is ReplicaState.PENDING for row in rows))
+    pending = next(row for row in running.rows().values() if row.state is ReplicaState.PENDING)
+    assert "no node has room for 1 CPUs at present" in pending.detail
+    assert "flyserve scale target=N" in pending.remedy
+    assert load.generate("prompt 0")
+    with pytest.raises(ConfigError, match=r"target.replicas: is 5000: .* less than or equal to 1024"):
+        get_result(running.handle.scale.remote({Role.TARGET: 5000}), HANG_S)
+    get_result(running.handle.scale.remote({Role.TARGET: 1}), HANG_S)
+    running.until_complete()
+
+
 def test_replicas_follow_the_load_and_no_stream_is_cut(nodes: Nodes, models: dict[str, str]) -> None:
     elastic = Running("elastic", SIMULATED)
     delays = {"upscale_delay_s": 1, "downscale_delay_s": 2}
