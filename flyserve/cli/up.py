@@ -64,6 +64,9 @@ def serve(
         source: Origin of the deployment, for its status.
         single_process: Serve from this process, without Ray.
     """
+    from orchestration.local.ports import require_free_ports
+
+    require_free_ports(deployment.router)  # before a download, which can take long
     _fetch_models(deployment)
     print_notes(deployment, machine)
     if single_process:
