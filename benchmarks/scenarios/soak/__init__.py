@@ -35,7 +35,7 @@ async def measure(plan: Plan, say: Callable[[str], None] = lambda text: None) ->
 
         say(f"the warm-up, for {plan.warm_up_s:g} s")
         warming = Clients(system.addresses, plan)
-        async with every(plan.warm_up_s / 2, replace):
+        async with every(plan.replace_s, replace):
             await warming.send_for(plan.warm_up_s)
         before = await _at_rest(system, plan)
         say(f"the load, for {plan.load_s:g} s")

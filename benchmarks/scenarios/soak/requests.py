@@ -30,7 +30,8 @@ class Plan(BasePlan):
         think_s: Longest pause of a client between two requests.
         sample_s: Seconds between two samples of every process.
         rest_s: Seconds within which nothing may be open any more after the load.
-        replace_s: Seconds between two kills of a target; 0 for none.
+        replace_s: Seconds between two kills of a target; 0 for none. Warm-up and load should end as long
+            after the last one: both samples at rest are then of processes of one age.
         vanish_s: Seconds between two kills of a client process with open streams.
         write_timeout_s: Seconds after which the router cancels a request whose client reads nothing.
         seed: Seed of the requests.
@@ -42,7 +43,7 @@ class Plan(BasePlan):
     think_s: float = 1.0
     sample_s: Annotated[float, Quick(0.5)] = 5.0
     rest_s: float = 30.0
-    replace_s: Annotated[float, Quick(2.5)] = 300.0
+    replace_s: Annotated[float, Quick(2.5)] = 400.0
     vanish_s: Annotated[float, Quick(2.0)] = 20.0
     write_timeout_s: float = 2.0
     seed: int = 0
