@@ -20,7 +20,7 @@ from services.lookup.config import LOOKUPS
 
 
 def machine_with(gpus: int | str) -> Machine:
-    """Return this machine with so many of its GPUs; `auto` is all of them.
+    """Return this machine with this number of its GPUs; `auto` is all of them.
 
     Raises:
         ConfigError: It has fewer, or torch cannot use them.

@@ -8,7 +8,7 @@ _PROBE_EVERY = 13
 that it does not always fall on the same position of a draft."""
 
 _QUIET_SEQUENCES, _LOOK_EVERY = 8, 4
-"""After so many sequences in a row that repeated no other response, one in so many looks for a repeat."""
+"""After the first number of sequences in a row without a repeat, one in the second looks for a repeat."""
 
 _LEAST_GAIN = 0.04
 """Gain of rounds, as the logarithm of a factor, for which a sub-drafter is used: its streams, and what it
@@ -22,7 +22,7 @@ _SHARE = 0.1
 
 
 class SubDrafterUse:
-    """What sequences have shown so far.
+    """Gain of proposals, learned from rounds, and how often sequences repeat earlier responses.
 
     Attributes:
         comparison: Rounds with proposals and without: they include all that proposals cost, such as a CPU
