@@ -9,7 +9,7 @@ from typing import Any
 
 from fly.errors import ModelError
 from services.common.fetching.sources import HubSource
-from services.common.model_source import HUB_ID, WEIGHT_FILES, hub_errors, model_folder, snapshot
+from services.common.model_source import WEIGHT_FILES, hub_errors, is_hub_id, model_folder, snapshot
 
 _NAME = re.compile(r"[^\W_][\w.-]*/[^\W_][\w.-]*(@[\w./-]+)?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -70,7 +70,7 @@ def fetch(model: Path, report: Report) -> Path:
     Raises:
         ModelError: As `resolve`, or the download fails.
     """
-    if HUB_ID.fullmatch(str(model)) is None:
+    if not is_hub_id(model):
         return model
     return model_folder(model, progress=_progress(report))
 

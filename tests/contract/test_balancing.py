@@ -5,8 +5,8 @@ Hit rates do not depend on the machine's speed, so this test is the measurement.
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from typing import NamedTuple
 
 from fly.blocks import BLOCK_TOKENS
@@ -17,11 +17,11 @@ from fly.types import Mode
 from flyserve import AsyncClient
 from router.config import RouterConfig
 from router.server import create_host
-from services.common.host import Host
 from services.engine.simulation.clock_engine import ClockEngine
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 from services.target.servicer import host_engine
 from tests.support.processes import TARGET_MODEL
+from tests.support.serving import serving
 
 REPLICAS, CLIENTS, REQUESTS = 4, 4, 200
 PREFIXES, PREFIX_BLOCKS, OWN_TOKENS, NEW_TOKENS, EXPONENT = 20, 11, 8, 4, 0.7
@@ -47,15 +47,6 @@ def prompts() -> Iterator[list[int]]:
     weights = [(rank + 1) ** -EXPONENT for rank in range(PREFIXES)]
     for prefix in source.choices(prefixes, weights, k=REQUESTS):
         yield prefix + source.choices(WORDS, k=OWN_TOKENS)
-
-
-@asynccontextmanager
-async def serving(host: Host) -> AsyncIterator[str]:
-    await host.start()
-    try:
-        yield host.address
-    finally:
-        await host.drain(0.0)
 
 
 async def measure(policy: str) -> Outcome:

@@ -182,7 +182,7 @@ def test_no_network_is_said_with_the_remedy(hub: FakeHub, monkeypatch: pytest.Mo
 
 
 def weigh(models: Path, gigabytes: int) -> None:
-    """Give the target so many bytes of weights, which take no space on the disk, and 64 heads."""
+    """Give the target this number of bytes of weights, which take no space on the disk, and 64 heads."""
     config = {"num_attention_heads": 64, "num_key_value_heads": 8, "intermediate_size": 28_672}
     (models / "target" / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
     with (models / "target" / "model.safetensors").open("wb") as file:
