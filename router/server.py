@@ -63,7 +63,7 @@ async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
     tasks = await _start_tasks(service, config, clock, identity)
     sidecars = []
     if config.http_port is not None:
-        app = create_app(service, config, model.sampling_defaults, telemetry.registry, quotas, keys)
+        app = create_app(service, config, model, telemetry.registry, quotas, keys)
         sidecars.append(_http_server(app, config, config.http_port, identity))
     return Host(
         Service(SERVICE_NAME, partial(_register, service), tasks.aclose),

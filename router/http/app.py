@@ -13,7 +13,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from fly.request import SamplingParams
 from router.config import RouterConfig
 from router.http.chat import Chat
 from router.http.completions import Completions
@@ -32,6 +31,7 @@ from router.http.playground.routes import playground_routes
 from router.http.request_form import Expectations, RequestForm
 from router.http.responses.responder import ResponsesFormat, ResponsesResponder
 from router.http.tokenization import TokenizationEndpoints
+from router.model_files import ModelFiles
 from router.security.keys import Keys
 from router.security.quotas import Quotas
 from router.service import GenerationService
@@ -41,16 +41,16 @@ from services.common.security.access_policy import is_loopback
 def create_app(
     service: GenerationService,
     config: RouterConfig,
-    defaults: SamplingParams,
+    model: ModelFiles,
     registry: CollectorRegistry,
     quotas: Quotas,
     keys: Keys | None = None,
 ) -> Starlette:
     """Return the application; without `keys` it accepts every caller.
 
-    `defaults` are the sampling parameters of a request that does not set its own; `registry` has the metrics
-    of the router.
+    `registry` has the metrics of the router.
     """
+    defaults = model.sampling_defaults
     completions = Generate(service, Completions(service, defaults, config.limits), config, quotas)
     chat = Generate(service, Chat(service, defaults, config.limits), config, quotas)
     responses_format = ResponsesFormat(service, defaults, config.limits)
@@ -72,7 +72,7 @@ def create_app(
         *TokenizationEndpoints(service, config).routes,
         Route("/openapi.json", openapi, methods=["GET"]),
         Route("/metrics", metrics, methods=["GET"]),
-        *playground_routes(config),
+        *playground_routes(config, model),
     ]
     handlers = {HTTPException: _reject}
     app = Starlette(routes=routes, middleware=_middleware(config, quotas, keys), exception_handlers=handlers)

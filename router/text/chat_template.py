@@ -53,6 +53,11 @@ class ChatTemplate:
         return self._tokenizer.chat_template if self._template is None else self._template
 
     @property
+    def is_present(self) -> bool:
+        """True if there is a template for requests without tools."""
+        return bool(self._source(has_tools=False))
+
+    @property
     def tool_source(self) -> str:
         """The template in use for requests with tools; "" if there is none."""
         return self._source(has_tools=True)

@@ -56,7 +56,7 @@ async def test_its_files_have_their_types_and_are_not_sent_twice(
 
 async def test_the_page_learns_presets_defaults_and_limits(served: HttpRig) -> None:
     response = await served.http.get("/playground/settings.json")
-    assert set(response.json()) == {"presets", "defaults", "limits"}
+    assert set(response.json()) == {"presets", "defaults", "limits", "is_demo", "has_chat_template"}
     assert set(response.json()["presets"]) == set(PRESETS)
     check_guards(response)
 

@@ -13,7 +13,10 @@ from starlette.types import Scope
 from fly.presets import PRESETS
 from fly.types import FlyRule
 from router.config import RouterConfig
+from router.model_files import ModelFiles
 
+DEMO_TOKENS = "8e830d8de2606b39a6ecc4b33a4c4ea2"
+"""Hash of the token map of the demo's target, which solves problems of its own kinds only."""
 _STATIC = Path(__file__).parent / "static"
 _PAGE = "index.html"
 _POLICY = {
@@ -35,10 +38,10 @@ _HEADERS = {
 }
 
 
-def playground_routes(config: RouterConfig) -> list[BaseRoute]:
+def playground_routes(config: RouterConfig, model: ModelFiles) -> list[BaseRoute]:
     """Return the routes: the page at `/`, everything else under `/playground/`."""
     files = _Files(directory=_STATIC)
-    settings = page_settings(config)
+    settings = page_settings(config, model)
 
     async def page(request: Request) -> Response:
         return await files.get_response(_PAGE, request.scope)
@@ -53,10 +56,12 @@ def playground_routes(config: RouterConfig) -> list[BaseRoute]:
     ]
 
 
-def page_settings(config: RouterConfig) -> dict[str, Any]:
-    """Return presets, defaults and limits, which the page shows in empty fields and enforces."""
+def page_settings(config: RouterConfig, model: ModelFiles) -> dict[str, Any]:
+    """Return presets, defaults and limits, which the page shows and enforces, and facts about the model."""
     default, plan, limits = config.speculation, config.speculation.plan, config.limits
     return {
+        "is_demo": model.token_map_hash == DEMO_TOKENS,
+        "has_chat_template": model.chat_template.is_present,
         "presets": {name: _rule(rule) for name, rule in PRESETS.items()},
         "defaults": {
             "mode": default.mode,

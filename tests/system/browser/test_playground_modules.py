@@ -32,7 +32,7 @@ _ABSORB = """async (chunks) => {
 }"""
 FORM = {
     "prompt": "Ada's",
-    "send_as": "line",
+    "send_as": "text",
     "mode": "fly",
     "preset": None,
     "draft_length": 8,
@@ -115,7 +115,7 @@ def test_a_request_leaves_out_what_is_blank_or_without_effect(call: Call) -> Non
         "path": "v1/completions",
         "body": {
             "model": "m",
-            "prompt": "Ada's\n",
+            "prompt": "Ada's",
             "max_tokens": 64,
             "temperature": 0,
             "stream": True,

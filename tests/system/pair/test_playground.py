@@ -7,7 +7,8 @@ import shlex
 from playwright.sync_api import Browser, Page, expect
 
 from demo.tasks import Task
-from tests.support.playground import WATCH, WIDE, generate, is_done, ready, style
+from tests.support.browser import opened
+from tests.support.playground import NARROW, WATCH, WIDE, generate, is_done, ready, style
 
 _STOP_AT_FIRST_TOKEN = """() => {
   const stop = () => document.getElementById("stop").click();
@@ -17,6 +18,12 @@ _ESCAPE_AT_FIRST_COMPARED_TOKEN = """() => {
   const escape = () => dispatchEvent(new KeyboardEvent("keydown", { key: "Escape" }));
   new MutationObserver(escape).observe(document.querySelector(".column .tokens"), { childList: true });
 }"""
+
+
+_SCROLLED = """[...document.querySelectorAll("main *")]
+  .filter((each) => !each.closest(".request") && each.tagName !== "TEXTAREA")
+  .filter((each) => each.scrollHeight > each.clientHeight + 1 && getComputedStyle(each).overflowY === "auto")
+  .map((each) => each.id || each.className)"""
 
 
 def test_tokens_arrive_one_after_another_in_the_colours_of_their_verdicts(
@@ -113,8 +120,7 @@ def test_a_comparison_that_is_stopped_begins_no_other_mode(page: Page) -> None:
 
 def test_a_prompt_can_be_sent_as_a_message_and_its_answer_copied(page: Page, problems: list[Task]) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    page.get_by_text("Request", exact=True).click()
-    page.get_by_label("Send the prompt as").select_option("chat")
+    expect(page.get_by_label("Send the prompt as")).to_have_value("chat")
     generate(page, problems[2].prompt)
     is_done(page)
     page.get_by_role("button", name="Copy text").click()
@@ -144,13 +150,15 @@ def test_an_error_is_one_line_with_its_remedy(browser: Browser, url: str) -> Non
         expect(alert).to_contain_text("draft_length.max is 1000, must be 0 to 64: change draft length")
         expect(page.get_by_label("Draft length")).to_have_attribute("aria-invalid", "true")
         expect(page.get_by_label("Draft length")).to_be_focused()
-        expect(page.locator(".fault")).to_be_in_viewport()
+        expect(alert).to_be_in_viewport()
+        expect(page.locator(".field", has=alert)).to_contain_text("Draft length")
+        assert page.locator("body").inner_text().count("must be 0 to 64") == 1
         assert page.get_by_role("slider").count() == 0
         page.get_by_label("Draft length").fill("8")
         page.get_by_role("button", name="Generate").click()
         is_done(page)
         expect(alert).to_be_empty()
-        expect(page.locator(".fault")).to_have_count(0)
+        expect(page.locator(".field", has=alert)).to_have_count(0)
 
 
 def test_what_is_no_number_is_not_sent(page: Page) -> None:
@@ -158,6 +166,74 @@ def test_what_is_no_number_is_not_sent(page: Page) -> None:
     page.get_by_role("button", name="Generate").click()
     expect(page.get_by_role("alert")).to_have_text("Window is no number: change it.")
     assert page.locator(".token").count() == 0
+
+
+def test_an_empty_prompt_is_not_sent_and_nothing_empty_is_shown(page: Page) -> None:
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.url))
+    for prompt in ("", " \n"):
+        for button in ("Generate", "Compare"):
+            page.get_by_label("Prompt", exact=True).fill(prompt)
+            page.get_by_role("button", name=button).click()
+            expect(page.get_by_role("alert")).to_have_text(
+                "the prompt is empty: write one, or take an example."
+            )
+            expect(page.get_by_label("Prompt", exact=True)).to_be_focused()
+    assert sent == []
+    for part in ("#figures", "#timeline", ".column"):
+        expect(page.locator(part).first).to_be_hidden()
+    page.get_by_role("button", name="Trace").click()
+    expect(page.get_by_role("alert")).to_be_empty()
+    page.get_by_role("button", name="Generate").click()
+    is_done(page)
+    expect(page.locator("#figures")).to_be_visible()
+    page.get_by_role("button", name="Clear").click()
+    expect(page.locator("#timeline")).to_be_hidden()
+
+
+def test_choices_last_until_they_are_reset_and_need_no_storage(browser: Browser, url: str) -> None:
+    with opened(browser, url) as page:
+        ready(page)
+        page.get_by_role("radio", name="Plain").check()
+        page.get_by_label("Draft length").fill("7")
+        page.get_by_label("Sub-drafter").uncheck()
+        generate(page, "private words")
+        is_done(page)
+        page.reload()
+        ready(page)
+        expect(page.get_by_role("radio", name="Plain")).to_be_checked()
+        expect(page.get_by_label("Draft length")).to_have_value("7")
+        expect(page.get_by_label("Sub-drafter")).not_to_be_checked()
+        assert "private" not in page.evaluate("JSON.stringify(localStorage)")
+        page.get_by_role("button", name="Reset them").click()
+        expect(page.get_by_role("radio", name="FLy")).to_be_checked()
+        expect(page.get_by_label("Draft length")).to_have_value("")
+        assert page.evaluate("localStorage.length") == 0
+        page.evaluate("localStorage.setItem('flyserve.choices.flyserve-demo', '[')")
+        page.add_init_script("delete Storage.prototype.setItem")
+        page.reload()
+        ready(page)
+        page.get_by_label("Draft length").fill("8")
+        page.get_by_role("button", name="Generate").click()
+        is_done(page)
+
+
+def test_a_narrow_page_has_no_scrolled_boxes(browser: Browser, url: str, problems: list[Task]) -> None:
+    with opened(browser, url, viewport=NARROW) as page:
+        ready(page)
+        generate(page, problems[0].prompt)
+        is_done(page)
+        assert page.evaluate(_SCROLLED) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
+
+
+def test_the_buttons_stay_in_their_column_with_a_wide_font(page: Page) -> None:
+    page.evaluate("document.body.style.fontFamily = 'monospace'")
+    page.evaluate("document.body.style.letterSpacing = '2px'")
+    form = page.locator("#controls").bounding_box()
+    for name in ("Generate", "Compare", "Stop"):
+        button = page.get_by_role("button", name=name).bounding_box()
+        assert form and button and button["x"] + button["width"] <= form["x"] + form["width"]
 
 
 def test_markup_in_a_prompt_stays_text(page: Page) -> None:
@@ -177,5 +253,5 @@ def test_the_curl_command_says_what_the_page_sends(page: Page) -> None:
     is_done(page)
     assert command[:2] == ["curl", "-N"]
     assert [json.loads(command[command.index("-d") + 1])] == sent
-    assert sent[0]["prompt"] == 'Ada\'s 4 "books"\n$HOME\n'
+    assert sent[0]["messages"] == [{"role": "user", "content": 'Ada\'s 4 "books"\n$HOME'}]
     assert sent[0]["speculation"] == {"mode": "fly", "window": 4, "sub_drafter": True}

@@ -14,6 +14,7 @@ const SEEDS = 2 ** 32;
 /** The three columns, and the runs that fill them. */
 export class Comparison {
   constructor(container) {
+    this.container = container;
     this.columns = Object.fromEntries(MODES.map((mode) => [mode, new Column(mode)]));
     container.replaceChildren(...MODES.map((mode) => this.columns[mode].root));
   }
@@ -25,6 +26,7 @@ export class Comparison {
    * not begun, or stopped.
    */
   async run(values, model, { atOnce, announce, newRow, ...means }) {
+    this.container.hidden = false;
     for (const column of Object.values(this.columns)) column.reset();
     const salt = crypto.getRandomValues(new Uint32Array(2)).join("-");
     const seed = values.seed ?? Math.floor(Math.random() * SEEDS);

@@ -1,7 +1,8 @@
 /* The form: what it says, what the deployment's defaults are, and which field is to blame. */
 
+import { choicesOf, keep, recalled, show } from "./choices.js";
 import { byId, element } from "./dom.js";
-import { EXAMPLES } from "./examples.js";
+import { examplesFor } from "./examples.js";
 import { Failure } from "./failure.js";
 import { NATS } from "./run.js";
 
@@ -12,7 +13,7 @@ const MODE_HELP = {
   fly: "Drafts, and a mismatch is kept where the target is unsure and agrees with what follows.",
 };
 const DEFAULT = "";
-const FAULT = "fault";
+const FAULT = "error";
 const SHARE = "a share of ln |V|";
 const NARROW = "(max-width: 62rem)";
 
@@ -22,16 +23,22 @@ export class Controls {
     this.form = byId("controls");
     this.deployment = null;
     this.blamed = null;
-    byId("examples").replaceChildren(...EXAMPLES.map(([name, prompt]) => this.#example(name, prompt)));
-    byId("prompt").value = EXAMPLES[0][1];
     this.form.addEventListener("input", () => this.#changed());
+    this.form.addEventListener("reset", (event) => this.#reset(event));
     if (matchMedia(NARROW).matches) for (const group of this.form.querySelectorAll("details")) group.open = false;
     this.#announce();
   }
 
-  /** Shows a deployment's defaults and limits: presets, placeholders, ranges. */
-  describe(deployment) {
+  /** Shows what suits a model: examples, the deployment's defaults and limits, and the choices of the last visit. */
+  describe(deployment, model) {
     this.deployment = deployment;
+    this.model = model;
+    const examples = examplesFor(deployment);
+    byId("examples").replaceChildren(...examples.map(([name, prompt]) => this.#example(name, prompt)));
+    byId("prompt").value ||= examples[0][1];
+    const { has_chat_template: chats } = deployment;
+    this.form.elements.send_as.value = chats ? "chat" : "text";
+    this.form.elements.send_as.options[0].disabled = !chats;
     const { presets, defaults, limits } = deployment;
     const names = [[DEFAULT, "default"], ...Object.keys(presets).map((name) => [name, name])];
     byId("preset").replaceChildren(...names.map(([value, name]) => element("option", { value }, name)));
@@ -40,16 +47,19 @@ export class Controls {
     byId("draft_length").placeholder = `${defaults.draft_length.max}`;
     byId("draft_length").max = limits.draft_length;
     byId("max_tokens").max = limits.max_new_tokens;
+    this.defaults = choicesOf(this.form);
+    show(this.form, recalled(model));
     this.#announce();
   }
 
   /**
    * What the form says; null where a field is blank.
    *
-   * Throws a Failure where a number is none.
+   * Throws a Failure where a number is none, or the prompt is empty.
    */
   values() {
     const { elements } = this.form;
+    if (!elements.prompt.value.trim()) throw new Failure("the prompt is empty", "write one, or take an example", "prompt");
     const numbers = NUMBERS.map((name) => [name, numberOf(elements[name])]);
     return {
       prompt: elements.prompt.value,
@@ -67,17 +77,18 @@ export class Controls {
     return this.#rule()?.entropy === "normalized" ? SHARE : NATS;
   }
 
-  /** Marks the field that a failure is about, says why beside it, and brings it into view. */
-  blame({ field: name, message }) {
+  /** Marks the field that a failure is about, and brings it into view with the error, which moves there. */
+  blame({ field: name }) {
     const field = name && this.form.elements[name];
     if (!(field instanceof HTMLElement)) return;
     this.blamed = field;
     field.setAttribute("aria-invalid", "true");
     field.setAttribute("aria-errormessage", FAULT);
-    field.closest(".field, .prompt").append(element("p", { id: FAULT, className: "fault" }, message));
+    field.closest(".field, .prompt").append(byId(FAULT));
     const group = field.closest("details");
     if (group) group.open = true;
     field.focus();
+    byId(FAULT).scrollIntoView({ block: "nearest" });
   }
 
   /** Takes back what was said of a field. */
@@ -85,7 +96,8 @@ export class Controls {
     this.blamed?.removeAttribute("aria-invalid");
     this.blamed?.removeAttribute("aria-errormessage");
     this.blamed = null;
-    byId(FAULT)?.remove();
+    byId(FAULT).textContent = "";
+    byId("status").after(byId(FAULT));
   }
 
   #example(name, prompt) {
@@ -100,6 +112,13 @@ export class Controls {
   #changed() {
     this.absolve();
     this.#announce();
+    if (this.deployment) keep(this.model, choicesOf(this.form), this.defaults);
+  }
+
+  #reset(event) {
+    event.preventDefault(); // the prompt and the key stay
+    show(this.form, this.defaults ?? {});
+    this.form.dispatchEvent(new Event("input"));
   }
 
   /** Says what the mode does, and what the rule has where a field is left blank. */

@@ -15,7 +15,7 @@ import { Timeline, phaseEntries } from "./timeline.js";
 
 const controls = new Controls();
 const response = new ResponseView();
-const timeline = new Timeline(byId("timeline"), (numRows) => enable(byId("clear-rounds"), numRows > 0));
+const timeline = new Timeline(byId("timeline"));
 const comparison = new Comparison(byId("comparison"));
 
 let model = null;
@@ -27,7 +27,6 @@ async function attempt(work, region) {
   if (running) return;
   running = new AbortController();
   showRunning(true);
-  byId("error").textContent = "";
   controls.absolve();
   if (region.getBoundingClientRect().top > innerHeight * 0.8) region.scrollIntoView({ block: "start" });
   try {
@@ -64,7 +63,7 @@ async function compare(means) {
 /** Learns what is served; the page is of use only then. */
 async function meet() {
   const [{ model: id, version }, deployment] = await Promise.all([served(), settings()]);
-  if (!controls.deployment) controls.describe(deployment);
+  if (!controls.deployment) controls.describe(deployment, id);
   model = id;
   byId("served").textContent = `${id}, FlyServe ${version}`;
   showCurl();
@@ -82,9 +81,9 @@ function showFailure(error) {
   announce("");
   if (!(error instanceof Failure)) console.error(error);
   const remedy = error.remedy ?? "reload the page";
-  byId("error").textContent = `${error.message}: ${remedy}.`;
   showRunning(false);
   controls.blame(error);
+  byId("error").textContent = `${error.message}: ${remedy}.`; // where it is now, a screen reader reads it
 }
 
 function showRunning(isRunning) {
@@ -99,7 +98,7 @@ function showCurl() {
     const request = buildRequest(controls.values(), model);
     byId("curl").textContent = toCurl(request, document.baseURI, hasKey());
   } catch {
-    byId("curl").textContent = ""; // a field that holds no number
+    byId("curl").textContent = ""; // no prompt, or a field that holds no number
   }
 }
 
@@ -119,7 +118,7 @@ controls.form.addEventListener("submit", (event) => {
 });
 controls.form.addEventListener("input", showCurl);
 onKey(() => {
-  byId("error").textContent = "";
+  controls.absolve();
   meet().catch(showFailure);
 });
 byId("prompt").addEventListener("keydown", (event) => {
@@ -127,7 +126,11 @@ byId("prompt").addEventListener("keydown", (event) => {
 });
 byId("compare").addEventListener("click", () => attempt(compare, byId("comparison-section")));
 byId("stop").addEventListener("click", () => running?.abort());
-byId("clear-rounds").addEventListener("click", () => running || timeline.clear());
+byId("clear-rounds").addEventListener("click", () => {
+  if (running) return;
+  byId("response").focus({ preventScroll: true }); // the button goes with its section
+  timeline.clear();
+});
 byId("copy-text").addEventListener("click", () => text && copy(text, byId("tokens")));
 byId("copy-curl").addEventListener("click", () => copy(byId("curl").textContent, byId("curl")));
 addEventListener("keydown", (event) => {

@@ -24,7 +24,7 @@ export function buildRequest(values, model, changes = {}) {
 
 function promptOf({ prompt, send_as: sendAs }) {
   if (sendAs === "chat") return { messages: [{ role: "user", content: prompt }] };
-  return { prompt: sendAs === "line" && !prompt.endsWith("\n") ? `${prompt}\n` : prompt };
+  return { prompt };
 }
 
 function speculationOf(values, mode) {

@@ -29,6 +29,7 @@ export class ResponseView {
     this.tokens.reset(run.measure);
     enable(byId("copy-text"), false);
     byId("details-line").textContent = "";
+    for (const id of ["figures", "details-line"]) byId(id).hidden = false;
     this.#count(run);
     this.#figures(() => UNKNOWN);
   }

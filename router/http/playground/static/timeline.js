@@ -13,9 +13,8 @@ const STEPS = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 };
 
 /** The last few runs; each that starts gets a row, and the oldest goes. */
 export class Timeline {
-  constructor(container, onChange) {
+  constructor(container) {
     this.container = container;
-    this.onChange = onChange;
     this.rows = [];
     this.axis = shape("svg", { class: "axis", "aria-hidden": "true" });
     this.clear();
@@ -50,10 +49,9 @@ export class Timeline {
   }
 
   #layOut() {
-    if (this.rows.length) this.container.replaceChildren(...this.rows.flatMap((row) => row.elements), this.axis);
-    else this.container.replaceChildren(element("p", { className: "placeholder" }, "Each run draws a row here."));
+    this.container.closest("section").hidden = !this.rows.length;
+    this.container.replaceChildren(...this.rows.flatMap((row) => row.elements), this.axis);
     this.#scale();
-    this.onChange(this.rows.length);
   }
 
   #scale() {

@@ -23,7 +23,6 @@ const STEPS = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 1, ArrowUp: -1 };
 export class TokenView {
   constructor(container, label) {
     this.container = container;
-    this.pane = container.parentElement;
     this.label = label;
     this.tokens = [];
     this.measure = NATS;
@@ -33,7 +32,7 @@ export class TokenView {
     container.addEventListener("focusin", (event) => this.#focus(event.target));
     container.addEventListener("focusout", () => hideCard());
     container.addEventListener("keydown", (event) => this.#walk(event));
-    this.pane.addEventListener("scroll", () => this.#scrolled(), { passive: true });
+    container.addEventListener("scroll", () => this.#scrolled(), { passive: true });
   }
 
   /** Empties the list for another run. */
@@ -56,7 +55,7 @@ export class TokenView {
     this.container.append(...tokens.map((token) => tokenElement(token)));
     if (!this.tokens.length) this.container.firstElementChild.tabIndex = 0;
     this.tokens.push(...tokens);
-    if (this.follows) this.pane.scrollTop = this.pane.scrollHeight;
+    if (this.follows) this.container.scrollTop = this.container.scrollHeight;
   }
 
   #point(event) {
@@ -86,7 +85,7 @@ export class TokenView {
   }
 
   #scrolled() {
-    const { scrollTop, scrollHeight, clientHeight } = this.pane;
+    const { scrollTop, scrollHeight, clientHeight } = this.container;
     this.follows = scrollTop + clientHeight > scrollHeight - 4;
   }
 }
