@@ -43,12 +43,9 @@ def upgrade(
 
 
 def _read(file: Path) -> dict[str, Any]:
-    import yaml
+    from services.common.config import read_yaml
 
-    try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(f"--values {file}: {error}") from None
+    found = read_yaml(file)
     if not isinstance(found, dict | None):
         raise ConfigError(f"--values {file}: is no mapping of keys to values")
     return found or {}

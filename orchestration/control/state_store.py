@@ -13,6 +13,7 @@ from orchestration.control.cluster_state import ClusterState
 from orchestration.control.instances import Instance, ReplicaHistory
 from orchestration.deployment.file import Deployment, RolloutConfig
 from orchestration.deployment.plan import Members
+from services.common.config_faults import requirement
 
 _WRITE_TIMEOUT_S = 2.0
 
@@ -143,6 +144,6 @@ def from_document(document: bytes) -> PersistedState:
         fault = error.errors()[0]
         key = ".".join(str(part) for part in fault["loc"])
         raise ConfigError(
-            f"the deployment's state was written by another version ({key}: {fault['msg']}):"
+            f"the deployment's state was written by another version ({key}: {requirement(fault)}):"
             " end the deployment with that version, then apply it with this one"
         ) from None

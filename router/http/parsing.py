@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from fly.errors import FieldViolation, InvalidRequest, refuse
 from fly.request import POLICY_REMEDY
 from router.config import LimitsConfig
-from services.common.config_faults import MESSAGE_PREFIX, nearest
+from services.common.config_faults import nearest, requirement
 from services.common.sections import section_at
 
 IGNORED = frozenset({"metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "user"})
@@ -149,8 +149,8 @@ def _description(model: type[BaseModel], fault: Mapping[str, Any], suggests: boo
                 return f"is not supported: {remedy}"
             return f"is unknown{_nearest(model, fault['loc']) if suggests else ''}"
         case "value_error" | "unsupported" | "too_many":
-            return str(fault["msg"]).removeprefix(MESSAGE_PREFIX)
-    return f"is {shown(fault['input'])}, {str(fault['msg']).replace('Input should', 'must', 1)}"
+            return requirement(fault)
+    return f"is {shown(fault['input'])}, {requirement(fault)}"
 
 
 class _Shown(reprlib.Repr):

@@ -105,8 +105,13 @@ def read_yaml(path: Path, keeps_secrets: bool = False) -> Any:
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        quoted = "" if keeps_secrets else f": {one_line(error)}"
+        quoted = "" if keeps_secrets else f": {yaml_fault(error)}"
         raise ConfigError(f"{path}: is not YAML{quoted}") from None
+
+
+def yaml_fault(error: yaml.YAMLError | UnicodeDecodeError) -> str:
+    """Return the fault of a YAML text in one line, without the name that the library gives to texts."""
+    return one_line(error).replace('in "<unicode string>", ', "in ")
 
 
 def _keeps_secrets(model: type[BaseModel]) -> bool:

@@ -1,6 +1,7 @@
 """Faults of a configuration, each in one line: the key, the value found, and the limit or the remedy."""
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +10,18 @@ from pydantic import BaseModel
 
 from services.common.sections import ENGINE, engine_of, sections_of
 
-MESSAGE_PREFIX = "Value error, "
-"""Prefix that pydantic adds to the messages of a model's own validators."""
+_WORDS = (
+    (r"^Value error, ", ""),  # before the message of a model's own validator
+    (r"^(Input|Value|String|List|Tuple|Set|Dictionary|Number|URL|Path) should ", "must "),
+    (r", (unable to parse|got a number with a fractional part|unable to interpret).*", ""),
+    (r"greater than or equal to", "at least"),
+    (r"less than or equal to", "at most"),
+    (r"greater than", "above"),
+    (r"less than", "below"),
+    (r"a valid integer", "an integer"),
+    (r"a valid (?=\w)", "a "),
+)
+"""Patterns in the messages of pydantic, and the words of this project for them."""
 
 _LONGEST_NAME = 64
 """Characters of a name above which nothing similar is looked for: that takes the square of them."""
@@ -69,10 +80,18 @@ def _place(union: Sequence[type[BaseModel]], location: Sequence[int | str]) -> _
     return _Place(".".join(names), names[-1] if names else "", owner, owners, bool(union))
 
 
+def requirement(fault: Any) -> str:
+    """Return the limit that a fault of pydantic breaks, such as `must be at least 1`."""
+    message = str(fault["msg"])
+    for pattern, words in _WORDS:
+        message = re.sub(pattern, words, message, count=1)
+    return message
+
+
 def describe_fault(roots: Sequence[type[BaseModel]], fault: Any, keeps_secrets: bool) -> str:
     """Return one fault of pydantic in one line; `roots` are the possible sections of the whole data."""
     place = _place(roots, fault["loc"])
-    message = str(fault["msg"]).removeprefix(MESSAGE_PREFIX)
+    message = requirement(fault)
     prefix = f"{place.key}." if place.key else ""
     if fault["type"] == "union_tag_invalid":
         return f"{prefix}{ENGINE}: is {fault['ctx']['tag']!r}: must be one of {fault['ctx']['expected_tags']}"

@@ -12,8 +12,8 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from fly.errors import ConfigError, one_line
-from services.common.config import Config, parse, read_yaml
+from fly.errors import ConfigError
+from services.common.config import Config, parse, read_yaml, yaml_fault
 from services.common.sections import Engines, keys_of, leaves, section_of, sections_of
 
 C = TypeVar("C", bound=Config)
@@ -106,7 +106,7 @@ def _mapping(text: str) -> Any:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         # NOTE: argparse would replace any other error's text by its own.
-        raise argparse.ArgumentTypeError(f"is not YAML: {one_line(error)}") from None
+        raise argparse.ArgumentTypeError(f"is not YAML: {yaml_fault(error)}") from None
 
 
 def _set(data: dict[str, Any], path: Sequence[str], value: Any) -> None:

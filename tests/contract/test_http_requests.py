@@ -50,9 +50,9 @@ def named(name: str, **fields: Any) -> dict[str, Any]:
 TOOL, LONG = named("add"), named("add", description="x" * 200_000)
 BAD_COMPLETIONS: list[tuple[str, str, dict[str, Any], str]] = [
     ("max_tokens", INVALID, {"max_tokens": 0}, "is 0, must be 1 to 4096"),
-    ("max_tokens", TYPE, {"max_tokens": "5"}, "is '5', must be a valid integer"),
+    ("max_tokens", TYPE, {"max_tokens": "5"}, "is '5', must be an integer"),
     ("max_tokens", TYPE, {"max_tokens": True}, "is True"),
-    ("temperature", TYPE, {"temperature": "hot"}, "is 'hot', must be a valid number"),
+    ("temperature", TYPE, {"temperature": "hot"}, "is 'hot', must be a number"),
     ("temperature", INVALID, {"temperature": -1}, "must be finite and at least 0"),
     ("temperatur", UNKNOWN, {"temperatur": 1}, "is unknown, did you mean temperature?"),
     ("top_p", INVALID, {"top_p": 0}, "must be above 0 and at most 1"),
@@ -104,7 +104,7 @@ BAD_COMPLETIONS: list[tuple[str, str, dict[str, Any], str]] = [
     ("max_tokens", INVALID, {"echo": True, "logprobs": 1, "max_tokens": -1}, "is -1, must be 0 to 4096"),
     ("logprobs", INVALID, {"echo": True, "logprobs": 21, "max_tokens": 0}, "is 21, must be 0 to 20"),
     ("best_of", UNSUPPORTED, {"best_of": 4}, "best_of is 4, is not supported: use n"),
-    ("priority", INVALID, {"priority": -(2**31)}, "is -2147483648, must be greater than or equal to -2147"),
+    ("priority", INVALID, {"priority": -(2**31)}, "is -2147483648, must be at least -2147"),
     ("priority", INVALID, {"priority": 101}, "is 101, must be -100 to 100 (router.limits.priority)"),
     ("priority", TYPE, {"priority": 1.5}, "is 1.5"),
     ("service_tier", INVALID, {"service_tier": "scale"}, "is 'scale', must be 'auto', 'default', 'flex'"),
@@ -131,7 +131,7 @@ BAD_COMPLETIONS: list[tuple[str, str, dict[str, Any], str]] = [
 IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
 BAD_CHATS: list[tuple[str, str, dict[str, Any], str]] = [
     ("messages", INVALID, {"messages": []}, "is []"),
-    ("messages", TYPE, {"messages": "hello"}, "is 'hello', must be a valid list"),
+    ("messages", TYPE, {"messages": "hello"}, "is 'hello', must be a list"),
     ("messages[0].content", MISSING, {"messages": [{"role": "user"}]}, "is missing"),
     (
         "messages[0].role",

@@ -72,9 +72,9 @@ BODIES: list[tuple[str, dict[str, Any], str]] = [
     (COMPLETIONS, {"structured_outputs": {"choice": [1] * 400_000}}, "router.limits.grammar_characters"),
     (COMPLETIONS, {"speculation": {"exact_in": ["x"] * MANY}}, "at most 64 are allowed"),
     (COMPLETIONS, {"speculation": names(MANY)}, "speculation has 100000 fields"),
-    (COMPLETIONS, {"temperature": names(MANY)}, "is an object of 100000 fields, must be a valid number"),
+    (COMPLETIONS, {"temperature": names(MANY)}, "is an object of 100000 fields, must be a number"),
     (COMPLETIONS, BIG_VALUES, "is an object of 9000 fields"),
-    (COMPLETIONS, {"temperature": "\n" * 4_000_000}, "must be a valid number"),
+    (COMPLETIONS, {"temperature": "\n" * 4_000_000}, "must be a number"),
     (COMPLETIONS, {"user": [[]] * 300_000}, "router.http.max_body_values"),
     (COMPLETIONS, {"model": "\x01" * 1_000_000}, "model is"),
     (

@@ -217,7 +217,7 @@ def test_replicas_without_room_are_reported_and_the_others_serve(running: Runnin
     assert "no node has room for 1 CPUs at present" in pending.detail
     assert "flyserve scale target=N" in pending.remedy
     assert load.generate("prompt 0")
-    with pytest.raises(ConfigError, match=r"target.replicas: is 5000: .* less than or equal to 1024"):
+    with pytest.raises(ConfigError, match=r"target.replicas: is 5000: .* at most 1024"):
         get_result(running.handle.scale.remote({Role.TARGET: 5000}), HANG_S)
     get_result(running.handle.scale.remote({Role.TARGET: 1}), HANG_S)
     running.until_complete()

@@ -96,7 +96,7 @@ def test_models_are_found_under_the_applications_root_or_on_the_hub(folder: Path
         ),
         (
             "target: {model: big}\ndrafter: {model: small, autoscaling: {max: 2, target_load: 70}}",
-            "drafter.autoscaling.target_load: is 70: Input should be less than or equal to 1",
+            "drafter.autoscaling.target_load: is 70: must be at most 1",
         ),
         (
             "target: {model: big}\nsub_drafter: {autoscaling: {max: 2}}",

@@ -14,9 +14,9 @@ from tests.unit.orchestration.manager_rig import FILE, Scene, deployment
 @pytest.mark.parametrize(
     ("replicas", "message"),
     [
-        ({Role.TARGET: -1}, "target.replicas: is -1: .* greater than or equal to 0"),
+        ({Role.TARGET: -1}, "target.replicas: is -1: must be at least 0"),
         ({Role.TARGET: 0}, "target.replicas: is 0: .* at least 1; an idle target .* autoscaling.min: 0"),
-        ({Role.TARGET: 2000}, "target.replicas: is 2000: .* less than or equal to 1024"),
+        ({Role.TARGET: 2000}, "target.replicas: is 2000: must be at most 1024"),
         ({Role.DRAFTER: 2}, "drafter: default has no such tier"),
     ],
 )

@@ -234,7 +234,7 @@ def test_exact_ends_drafts_at_stops_and_plain_drafts_nothing() -> None:
         ({"targets": ["a:1"], "speculation": {"draft_length": {"max": 65}}}, "draft_length.max"),
         (
             {"targets": ["a:1"], "speculation": {"draft_length": {"max_sequences": 0}}},
-            "draft_length.max_sequences: is 0.*greater than or equal to 1",
+            "draft_length.max_sequences: is 0.*must be at least 1",
         ),
         (
             {"targets": ["a:1"], "speculation": {"draft_length": {"policy": "goodput"}}},

@@ -107,7 +107,7 @@ def test_a_section_is_yaml_and_its_keys_override_it() -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--max-sequences", "0"), "max_sequences: is '0': Input should be greater than or equal to 1"),
+        (("--max-sequences", "0"), "max_sequences: is '0': must be at least 1"),
         (("--engine", "suffix"), "engine: is 'suffix': must be one of 'builtin', 'vllm'"),
         (
             ("--engine", "vllm", "--kv-tokens", "9"),
@@ -115,7 +115,11 @@ def test_a_section_is_yaml_and_its_keys_override_it() -> None:
         ),
         (("--engine-args", "{seed: 1}"), "engine_args: engine builtin has no such key, only vllm: leave it"),
         (("--max-seq", "3"), "unrecognized arguments: --max-seq 3"),
-        (("--simulated", "{base_s: "), "argument --simulated: is not YAML"),
+        (
+            ("--simulated", "{base_s: "),
+            "argument --simulated: is not YAML: while parsing a flow node expected the node content,"
+            " but found '<stream end>' in line 1, column 10",
+        ),
         (("--simulated", "{}"), "give either model or simulated"),
         (("--config", "missing.yaml"), "missing.yaml: No such file"),
     ],
