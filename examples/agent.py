@@ -1,6 +1,6 @@
 """An agent of the OpenAI Agents SDK (`pip install openai-agents`) that calls a tool: `agent.py URL MODEL`."""
 
-import sys
+import argparse
 from typing import Literal
 
 from agents import (
@@ -37,4 +37,7 @@ def main(url: str, model: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url", help="Of the HTTP API, such as http://127.0.0.1:8000.")
+    parser.add_argument("model")
+    main(**vars(parser.parse_args()))

@@ -1,6 +1,6 @@
 """Hold a conversation, while `flyserve up` runs: `chat_loop.py [URL]`; an empty line ends it."""
 
-import sys
+import argparse
 from typing import Any
 
 from openai import OpenAI
@@ -25,4 +25,6 @@ def main(url: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*(sys.argv[1:] or ["http://127.0.0.1:8000"]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url", nargs="?", default="http://127.0.0.1:8000")
+    main(parser.parse_args().url)

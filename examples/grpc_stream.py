@@ -4,7 +4,7 @@ Any language works like this, with stubs made from `protos/flyserve/v1/*.proto`.
 package `flyserve` adds retries, resumption and types.
 """
 
-import sys
+import argparse
 
 import grpc
 
@@ -32,4 +32,6 @@ def main(address: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*(sys.argv[1:] or ["127.0.0.1:50051"]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("address", nargs="?", default="127.0.0.1:50051")
+    main(parser.parse_args().address)

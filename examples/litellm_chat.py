@@ -3,7 +3,7 @@
 LiteLLM's proxy takes the same three values: `model: hosted_vllm/NAME`, `api_base` and `api_key`.
 """
 
-import sys
+import argparse
 
 import litellm
 
@@ -24,4 +24,7 @@ def main(url: str, model: str = "flyserve-demo") -> None:
 
 
 if __name__ == "__main__":
-    main(*(sys.argv[1:] or ["http://127.0.0.1:8000"]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url", nargs="?", default="http://127.0.0.1:8000")
+    parser.add_argument("model", nargs="?", default="flyserve-demo")
+    main(**vars(parser.parse_args()))

@@ -1,7 +1,7 @@
 """Let the model call a tool, and answer with its result, through LiteLLM: `litellm_tools.py URL MODEL`."""
 
+import argparse
 import json
-import sys
 from typing import Any
 
 import litellm
@@ -47,4 +47,7 @@ def main(url: str, model: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url", help="Of the HTTP API, such as http://127.0.0.1:8000.")
+    parser.add_argument("model")
+    main(**vars(parser.parse_args()))

@@ -1,6 +1,6 @@
 """Ask with OpenAI's package, whole and streamed, while `flyserve up` runs: `openai_chat.py [URL]`."""
 
-import sys
+import argparse
 
 from openai import OpenAI
 
@@ -28,4 +28,6 @@ def main(url: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*(sys.argv[1:] or ["http://127.0.0.1:8000"]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url", nargs="?", default="http://127.0.0.1:8000")
+    main(parser.parse_args().url)

@@ -4,7 +4,7 @@ The demo's model solves small tasks, so the prediction is its own solution with 
 number. With a model that edits code, it is the code before the change.
 """
 
-import sys
+import argparse
 import time
 
 from openai import OpenAI
@@ -43,4 +43,6 @@ def main(url: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*(sys.argv[1:] or ["http://127.0.0.1:8000"]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url", nargs="?", default="http://127.0.0.1:8000")
+    main(parser.parse_args().url)

@@ -1,7 +1,7 @@
 """An answer as JSON that a schema allows, whatever the model would have liked to write."""
 
+import argparse
 import json
-import sys
 
 from flyserve import Client, Grammar, GrammarKind
 
@@ -29,4 +29,6 @@ def main(address: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:50051")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("address", nargs="?", default="127.0.0.1:50051")
+    main(parser.parse_args().address)

@@ -1,6 +1,6 @@
 """Show the verdict of each token in every mode, while `flyserve up` runs: `verdicts.py [host:port]`."""
 
-import sys
+import argparse
 from collections import Counter
 
 from flyserve import Client, Mode, SpeculationParams
@@ -22,4 +22,6 @@ def main(address: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*(sys.argv[1:] or ["127.0.0.1:50051"]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("address", nargs="?", default="127.0.0.1:50051")
+    main(parser.parse_args().address)
