@@ -15,7 +15,9 @@ def main() -> None:
     stop_signals.listen()
     faulthandler.enable(2)
     try:
-        _command_line()()
+        with stop_signals.silent_interrupts():
+            command = _command_line()
+        command()
     finally:
         stop_signals.leave()
 

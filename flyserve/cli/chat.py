@@ -1,5 +1,6 @@
 """`flyserve chat`: a conversation in the terminal, each answer streamed with coloured verdicts."""
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -21,7 +22,8 @@ flyserve chat --system "Answer in one sentence."
 
 printf 'Hello!\\nAnd again?\\n' | flyserve chat --json"""
 
-_HELP = "/new starts a new conversation, /quit or Ctrl-D ends it, Ctrl-C stops an answer"
+_HELP = "/new starts a new conversation, /help shows this, /quit or Ctrl-D ends it, Ctrl-C stops an answer"
+_COMMAND = re.compile(r"/\w+")
 
 Ask = Callable[[tuple[int, ...]], Stream]
 """Streams the continuation of a prompt."""
@@ -38,8 +40,8 @@ def chat(
 ) -> None:
     """Talk with the model, by its chat template; each token is coloured by its verdict.
 
-    On a terminal: /new starts a new conversation, /quit or Ctrl-D ends it, Ctrl-C stops an answer. From a
-    pipe every line is a turn, and the first error ends the conversation.
+    On a terminal: /new starts a new conversation, /help shows the commands, /quit or Ctrl-D ends it, Ctrl-C
+    stops an answer. From a pipe every line but /new is a turn, and the first error ends the conversation.
     """
     with reported_errors(START_FIRST), connection.client() as client:
 
@@ -56,8 +58,11 @@ def chat(
         for line in _typed() if is_interactive else _piped():
             if line == "/new":
                 conversation = list(opening)
-                continue
-            _take_turn(client, ask, conversation, line, as_json, is_interactive)
+            elif is_interactive and _COMMAND.fullmatch(line):
+                unknown = "" if line == "/help" else f"{line} is no command: "
+                messages().print(f"{unknown}{_HELP}", markup=False, style="dim")
+            else:
+                _take_turn(client, ask, conversation, line, as_json, is_interactive)
 
 
 def _take_turn(

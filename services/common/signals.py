@@ -73,6 +73,17 @@ class ProcessSignals:
         if os.environ.pop(PARENT_VARIABLE, ""):
             threading.Thread(target=_end_with_parent, name="flyserve-parent", daemon=True).start()
 
+    @contextmanager
+    def silent_interrupts(self) -> Iterator[None]:
+        """End the process at Ctrl-C without a word while the block imports modules."""
+        before = signal.getsignal(signal.SIGINT)
+        if before == signal.default_int_handler:
+            signal.signal(signal.SIGINT, lambda *_: os._exit(_SIGNAL_STATUS + signal.SIGINT))
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
     def begin_serving(self) -> None:
         """Lift the time limit of the end: from now on running requests may have longer to finish."""
         self.is_limited = False

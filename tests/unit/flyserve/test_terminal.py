@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.unit.flyserve.fake_generation import fake_generation, rejected_address
 
 ROOT = Path(__file__).parents[3]
@@ -110,6 +112,10 @@ def test_a_conversation_goes_on_after_ctrl_c_and_after_an_error() -> None:
         person.type("bad\n")
         person.read_until("error: request messages need a chat template")
         service.goes_on_for_ever = False
+        for command in ("/help", "/halp"):
+            person.read_until("> ")
+            person.type(f"{command}\n")
+            person.read_until("/halp is no command: /new" if command == "/halp" else r"\n.*/new starts")
         person.read_until("> ")
         person.type("so?\n")
         person.read_until("3 tokens")
@@ -131,6 +137,26 @@ def test_ctrl_c_ends_a_response_with_its_own_status() -> None:
         assert "Traceback" not in person.read_all()
         assert service.has_ended.wait(TIMEOUT_S)
     assert person.process.returncode == 130
+
+
+INTERRUPTED = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Finder())
+from flyserve.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["flyserve.cli", "rich.console", "flyserve.client"])
+def test_ctrl_c_while_modules_are_imported_is_silent(module: str) -> None:
+    command = [sys.executable, "-c", INTERRUPTED, module]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert (ended.stdout, ended.stderr, ended.returncode) == ("", "", 130)
 
 
 def test_a_watch_into_a_pipe_prints_one_look_after_the_other() -> None:
