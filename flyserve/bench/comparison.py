@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -97,11 +97,14 @@ def _speed_up(pairs: Sequence[tuple[Measurement, Measurement]]) -> float:
     return share(speed([run for run, _ in pairs]), speed([base for _, base in pairs]))
 
 
+_INTERVAL = "95% interval"
+_FEWEST_PROBLEMS = 20
+"""An interval of fewer problems is too narrow: resamples of them are all alike."""
 _ROWS: Mapping[str, Callable[[Summary], str]] = {
     "tokens/s": lambda s: f"{s.tokens_per_s:.0f}",
     "median tokens/s": lambda s: f"{s.median_tokens_per_s:.0f}",
     "speed-up": lambda s: f"{s.speed_up.value:.2f}x",
-    "95% interval": lambda s: f"{s.speed_up.low:.2f}-{s.speed_up.high:.2f}",
+    _INTERVAL: lambda s: f"{s.speed_up.low:.2f}-{s.speed_up.high:.2f}",
     "tau": lambda s: f"{s.tau:.2f}",
     "rescued tokens": lambda s: f"{s.rescued_share:.1%}",
     "drafts by sub-drafter": lambda s: f"{s.supplied_share:.1%}",
@@ -120,9 +123,27 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
     for summary in summaries:
         table.add_column(summary.setting, justify="right", no_wrap=True)
     for row, cell in _ROWS.items():
+        if row == _INTERVAL and summaries[0].problems < _FEWEST_PROBLEMS:
+            continue
         shown = (cell(s) if s.tau or row in _ROWS_WITHOUT_DRAFTS else "-" for s in summaries)
         table.add_row(row, *shown)
     return table
+
+
+def notes(summaries: Sequence[Summary]) -> Iterator[str]:
+    """Yield a line for each thing that the table cannot show: a missing interval, settings without effect."""
+    if summaries[0].problems < _FEWEST_PROBLEMS:
+        yield f"no 95% interval: it takes at least {_FEWEST_PROBLEMS} problems"
+    for summary in summaries:
+        params = SETTINGS[summary.setting]
+        if params.mode is Mode.PLAIN:
+            continue
+        if not summary.tau:
+            yield f"{summary.setting}: nothing was drafted, so a difference from plain is chance"
+        elif params.sub_drafter and not summary.supplied_share:
+            yield f"{summary.setting}: the sub-drafter supplied no draft, so a difference from FLy is chance"
+        elif params.mode is Mode.FLY and not summary.rescued_share:
+            yield f"{summary.setting}: no token was rescued, so a difference from exact is chance"
 
 
 BASELINE = "plain"

@@ -25,7 +25,9 @@ flyserve bench --address 10.0.0.5:50051 --prompts prompts.jsonl"""
 def bench(
     address: Annotated[
         str | None,
-        typer.Option(help="host:port of a running deployment; by default the demo is started and stopped."),
+        typer.Option(
+            metavar="HOST:PORT", help="A running deployment; by default the demo is started and stopped."
+        ),
     ] = None,
     problems: Annotated[int, typer.Option(min=1, help="Problems to send.")] = 60,
     prompts: Annotated[
@@ -43,7 +45,7 @@ def bench(
 ) -> None:
     """Compare the ways of decoding on held-out tasks or on your own prompts, and print a table."""
     with reported_errors(START_FIRST):
-        from flyserve.bench.comparison import comparison_table, run, write_report
+        from flyserve.bench.comparison import comparison_table, notes, run, write_report
         from flyserve.bench.tasks import load_prompts, load_tasks
 
         tasks = load_tasks(problems) if prompts is None else load_prompts(prompts, problems)
@@ -54,6 +56,8 @@ def bench(
         if report is not None:
             write_report(data, report)
         output().print(comparison_table(summaries))
+        for note in notes(summaries):
+            output().print(note, markup=False)
 
 
 @contextmanager

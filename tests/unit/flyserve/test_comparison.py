@@ -9,8 +9,10 @@ from flyserve.bench.comparison import (
     BASELINE,
     SETTINGS,
     Measurement,
+    Summary,
     compare,
     comparison_table,
+    notes,
     num_requests,
     rotated,
     summarize,
@@ -66,6 +68,22 @@ def test_the_table_has_one_column_per_setting_and_fits_80_characters() -> None:
     assert len(table.columns) == len(SETTINGS) + 1
     assert all(setting in stream.getvalue() for setting in SETTINGS)
     assert "\u2026" not in stream.getvalue()
+
+
+def test_a_small_comparison_claims_no_interval_and_settings_without_effect_are_named() -> None:
+    def summaries(count: int, **figures: float) -> list[Summary]:
+        plain = [measurement(n, 1.0) for n in range(count)]
+        drafted = [measurement(n, 1.0, drafted=100, tau=3.0, **figures) for n in range(count)]
+        return [summarize(name, plain if name == BASELINE else drafted, plain) for name in SETTINGS]
+
+    few, many = summaries(19), summaries(20, rescued=1, sub_drafter_tokens=1)
+    assert "95% interval" not in list(comparison_table(few).columns[0].cells)
+    assert "95% interval" in list(comparison_table(many).columns[0].cells)
+    assert list(notes(many)) == []
+    interval, fly, supplied = notes(few)
+    assert interval.startswith("no 95% interval: it takes at least 20 problems")
+    assert fly.startswith("FLy: no token was rescued")
+    assert supplied.startswith("FLy + sub-drafter: the sub-drafter supplied no draft")
 
 
 class RecordingClient:
