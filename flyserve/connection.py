@@ -1,6 +1,7 @@
 """Connection of a client: addresses, encryption and credentials."""
 
 import ipaddress
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,11 @@ from pathlib import Path
 import grpc
 
 from fly.errors import ConfigError
+
+_WITHOUT_PORT = re.compile(
+    r"[^:/]*|https?://.*|(?!(?:unix|unix-abstract|dns|xds|ipv4|ipv6|passthrough):)[^:/]+:\D*"
+)
+"""Addresses that gRPC would look up as the name of a host, or at a port of its own choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,8 @@ def make_connection(
     addresses = (address,) if isinstance(address, str) else tuple(address)
     if not addresses or not all(addresses):
         raise ConfigError(f"address: is {address!r}, must be host:port, or a list of such")
+    if unusable := [place for place in addresses if _WITHOUT_PORT.fullmatch(place)]:
+        raise ConfigError(f"address: is {unusable[0]!r}, must be host:port, such as 127.0.0.1:50051")
     credentials = _credentials(tls)
     if token is None:
         return Connection(addresses, credentials, ())

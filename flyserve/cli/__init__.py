@@ -9,6 +9,7 @@ from fly.version import VERSION
 from flyserve.cli import bench, chat, generate, info, pull, serve, token, up, upgrade
 from flyserve.cli.cluster import apply, router, scaling, status
 from flyserve.cli.terminal import output
+from flyserve.cli.wording import use_plain_words
 
 _EPILOG = """Start with [bold]flyserve serve MODEL[/bold], or the demo with [bold]flyserve up[/bold];
 then [bold]flyserve generate "your prompt"[/bold] elsewhere.
@@ -16,6 +17,7 @@ then [bold]flyserve generate "your prompt"[/bold] elsewhere.
 Exit status: 0 done, 1 failed, 2 wrong input, 3 nothing can serve just now,
 130 interrupted, 143 ended by a signal."""
 
+use_plain_words()
 app = typer.Typer(
     name="flyserve",
     help="Serve language models several times faster: FLy speculative decoding as a distributed system.",

@@ -13,6 +13,8 @@ from rich.text import Text
 from fly.break_even import break_even
 from fly.errors import FlyServeError
 from fly.messages import ModelInfo
+from fly.presets import PRESETS
+from fly.request import SpeculationParams
 from fly.response import DeploymentInfo
 from flyserve.cli.groups import grouped
 from flyserve.cli.options import ConnectionOptions
@@ -29,6 +31,7 @@ flyserve info --watch --every-s 1
 flyserve info --json | jq .deployment.target.model_id"""
 
 _TIMEOUT_S = 10.0
+_FIRST = ("mode", "preset", "draft_length.max")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ def view(status: Status) -> RenderableType:
         _model("target", deployment.target),
         _model("drafter", deployment.drafter),
         *_break_even(deployment),
-        _pairs("by default", _flat(to_plain(deployment.default_speculation))),
+        _pairs("by default", _defaults(deployment.default_speculation)),
         _pairs("at most", _limits(deployment)),
     )
 
@@ -140,8 +143,27 @@ def _break_even(deployment: DeploymentInfo) -> Iterator[Text]:
 
 
 def _pairs(title: str, values: dict[str, object]) -> Text:
-    listed = ", ".join(f"{name} {value}" for name, value in values.items())
+    listed = ", ".join(f"{_words(name)} {_shown(value)}" for name, value in values.items())
     return Text.assemble((f"{title}: ", "dim"), listed)
+
+
+def _words(name: str) -> str:
+    return name.removesuffix(".max").replace("_", " ").replace(".", " ")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, list):
+        return " and ".join(map(str, value))
+    return f"{value:,}" if isinstance(value, int) else f"{value}"
+
+
+def _defaults(params: SpeculationParams) -> dict[str, object]:
+    """Return the values of a request that sets none; those of the preset's own rule are left out."""
+    rule = to_plain(PRESETS[params.preset]) if params.preset in PRESETS else {}
+    flat = {name: value for name, value in _flat(to_plain(params)).items() if rule.get(name) != value}
+    return {**{name: flat.pop(name) for name in _FIRST if name in flat}, **flat}
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, object]:

@@ -67,7 +67,7 @@ SpeculationOptions = Annotated[
         "mode": _speculation(
             help="plain: no drafts; exact: drafts change nothing; fly: FLy's rule; draft: the drafter alone."
         ),
-        "preset": _speculation(help=f"Rule that fly starts from: {', '.join(PRESETS)}."),
+        "preset": _speculation(metavar="|".join(PRESETS), help="Rule that fly starts from."),
         "draft_length": _speculation(
             parser=_draft_length,
             metavar="INTEGER",
@@ -94,21 +94,22 @@ class ConnectionOptions:
         list[str] | None,
         _connection(
             envvar="FLYSERVE_ADDRESS",
-            help="host:port of a router; may repeat: the next one is tried if one does not answer.",
+            metavar="HOST:PORT",
+            help="A router; may repeat.",
             show_default=DEFAULT_ADDRESS,
         ),
     ] = None
-    timeout_s: Annotated[
-        float | None, _connection(min=0.001, help="Seconds until the call is cancelled.")
-    ] = None
+    timeout_s: Annotated[float | None, _connection(min=0.001, help="Time limit of the call, in seconds.")] = (
+        None
+    )
     retries: Annotated[int, _connection(min=0, help="Retries if a router does not answer.")] = 3
-    token: Annotated[
-        str | None, _connection(envvar="FLYSERVE_TOKEN", help="API token; prefer the variable.")
-    ] = None
+    token: Annotated[str | None, _connection(envvar="FLYSERVE_TOKEN", help="Prefer the variable.")] = None
     tls: Annotated[bool, _connection("--tls", help="Encrypt.")] = False
-    tls_root: Annotated[Path | None, _connection(help="Encrypt, and trust these certificates (PEM).")] = None
-    tls_certificate: Annotated[Path | None, _connection(help="Certificate of the client (PEM).")] = None
-    tls_key: Annotated[Path | None, _connection(help="Key of the client's certificate (PEM).")] = None
+    tls_root: Annotated[
+        Path | None, _connection(metavar="FILE", help="Encrypt; trust these authorities.")
+    ] = None
+    tls_certificate: Annotated[Path | None, _connection(metavar="FILE", help="Own certificate.")] = None
+    tls_key: Annotated[Path | None, _connection(metavar="FILE", help="Its key.")] = None
 
     def client(self) -> Client:
         """Return a client, which the caller closes; raises the ConfigErrors of `Client`."""

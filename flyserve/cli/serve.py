@@ -55,7 +55,7 @@ class LineOptions:
     ] = None
     sub_draft: Annotated[
         str | None,
-        typer.Option(help="suffix, ngram or none; helps a drafter with a model."),
+        typer.Option(metavar="suffix|ngram|none", help="Helps a drafter with a model."),
     ] = None
     replicas: Annotated[int | None, typer.Option(min=1, help="Replicas of the target.")] = None
     gpus: Annotated[
@@ -100,8 +100,13 @@ class LineOptions:
     ] = None
     port: Annotated[int, _port(help="Port of the OpenAI-compatible HTTP API.")] = 8000
     grpc_port: Annotated[int | None, _port(help="Port of the gRPC API.", show_default="50051")] = None
-    dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16.", show_default="bfloat16")] = None
-    engine: Annotated[str | None, typer.Option(help="builtin or vllm.", show_default="builtin")] = None
+    dtype: Annotated[
+        str | None, typer.Option(metavar="float32|bfloat16", help="Of computation.", show_default="bfloat16")
+    ] = None
+    engine: Annotated[
+        str | None,
+        typer.Option(metavar="builtin|vllm", help="Of target and drafter.", show_default="builtin"),
+    ] = None
     api_keys: Annotated[Path | None, typer.Option(help="File of API keys, as flyserve token writes it.")] = (
         None
     )

@@ -102,6 +102,13 @@ def from_rpc_error(error: Any, address: str = "the server") -> FlyServeError:
             return ConfigError(message)
         case grpc.StatusCode.INTERNAL:
             return InternalError(message)
+        case grpc.StatusCode.UNAVAILABLE if "Failed parsing HTTP/2" in message:
+            return ConfigError(
+                f"{address} is no gRPC port; if it is the HTTP port of a deployment: its gRPC port is"
+                " router.grpc_port, by default 50051"
+            )
+        case grpc.StatusCode.UNAVAILABLE if message.startswith(("errors resolving", "DNS resolution failed")):
+            return NotReady(f"no host is known by the name of {address}: check the name")
         case grpc.StatusCode.UNAVAILABLE if "failed to connect" in message.lower():
             return NotReady(f"nothing answers at {address}")
         case grpc.StatusCode.UNAVAILABLE:

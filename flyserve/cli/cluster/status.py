@@ -14,6 +14,7 @@ from flyserve.cli.show import print_json
 from flyserve.cli.terminal import output, reported_errors
 
 if TYPE_CHECKING:
+    from fly.messages import Load
     from orchestration.control.status import DeploymentStatus, ReplicaStatus
 
 EXAMPLES = """Examples:
@@ -57,7 +58,7 @@ _STYLES = {
 }
 
 
-_HEADINGS = ("replica", "start", "state", "since", "node", "address", "sequences", "queued", "KV")
+_HEADINGS = ("replica", "start", "state", "since", "node", "address", "sequences", "queued", "tokens held")
 
 
 def status_view(status: "DeploymentStatus") -> RenderableType:
@@ -100,11 +101,19 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 def _cells(row: "ReplicaStatus") -> tuple[str, ...]:
     load = row.load
-    held = f"{load.kv_used / load.kv_capacity:.0%} of {load.kv_capacity}" if load.kv_capacity else "-"
-    carried = (str(load.sequences), str(load.queued), held) if row.address else ("-", "-", "-")
+    carried = (str(load.sequences), str(load.queued), _held(load)) if row.address else ("-", "-", "-")
     state = row.state.value if row.is_current else f"{row.state.value} (outdated)"
     where = (row.node or "-", row.address or "-")
     return row.replica, str(row.generation), state, _duration(row.since_s), *where, *carried
+
+
+def _held(load: "Load") -> str:
+    """Return the held share of the tokens that fit: in the KV cache, or in the memory of a look-up."""
+    most = load.kv_capacity
+    if not most:
+        return "-"
+    rounded = f"{most}" if most < 10_000 else f"{most / 1e3:.0f}k" if most < 1e6 else f"{most / 1e6:.1f}M"
+    return f"{load.kv_used / most:.0%} of {rounded}"
 
 
 def _autoscaling(status: "DeploymentStatus") -> Iterator[str]:

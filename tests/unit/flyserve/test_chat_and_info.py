@@ -6,9 +6,13 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from fly.messages import ModelInfo, Role
+from fly.presets import PRESETS
+from fly.request import DraftLength, SpeculationParams
 from fly.response import DeploymentInfo
+from fly.types import Mode
 from flyserve.cli import app
 from flyserve.cli.info import Status, view
+from flyserve.cli.show import to_plain
 from tests.unit.flyserve.fake_generation import FakeGeneration, fake_generation, rejected_address
 
 
@@ -59,9 +63,24 @@ def test_info_shows_what_is_served(served: tuple[FakeGeneration, str]) -> None:
     assert target == "target: big (context unlimited, vocabulary 0, weights w1)"
     assert drafter.startswith("drafter: none at present")
     assert default == "by default: preset vllm"
-    assert limits.startswith("at most: max_new_tokens 0")
+    assert limits.startswith("at most: max new tokens 0")
     printed = json.loads(run("info", "--json", "--address", served[1]).stdout)
     assert printed["deployment"]["target"]["weight_fingerprint"] == "w1" and printed["answered_in_s"] > 0
+
+
+def test_info_names_the_preset_and_only_what_differs_from_it() -> None:
+    rule = to_plain(PRESETS["flyserve"])
+    changes = {name: rule[name] for name in ("window", "carry_after", "guard_stops")}
+    params = SpeculationParams(
+        mode=Mode.FLY, preset="flyserve", draft_length=DraftLength(max=15), threshold=0.5, **changes
+    )
+    target = ModelInfo(Role.TARGET, "big", "w1", "big", "", 0, 0, "", shards=1, kv_capacity=1, version="0")
+    served = DeploymentInfo(target=target, default_speculation=params, max_new_tokens_limit=4096)
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(view(Status(served, 0.1)))
+    assert "by default: mode fly, preset flyserve, draft length 15, threshold 0.5\n" in captured.get()
+    assert "at most: max new tokens 4,096, " in captured.get()
 
 
 def test_info_of_a_drafter_without_a_model_shows_no_model() -> None:

@@ -1,7 +1,9 @@
 import json
 import socket
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -99,6 +101,57 @@ def test_several_choices_are_shown_one_after_the_other(served: tuple[FakeGenerat
     result = run("generate", "hello", "--n", "2", "--address", served[1])
     assert result.stdout == "[choice 0]\nthe quick fox\n[choice 1]\nthe quick fox\n"
     assert result.stderr.count("3 tokens") == 2
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "wrong"),
+    [
+        ("--n", "x", "is 'x', must be an integer"),
+        ("--n", "0", "is '0', must be at least 1"),
+        ("--seed", "1.5", "is '1.5', must be an integer"),
+        ("--logprobs", "21", "is '21', must be at most 20"),
+        ("--temperature", "hot", "is 'hot', must be a number"),
+        ("--mode", "fast", "'fast' is not one of 'plain', 'exact', 'fly', 'draft'"),
+    ],
+)
+def test_a_wrong_value_is_described_in_plain_words(option: str, value: str, wrong: str) -> None:
+    shown = " ".join(run("generate", "hello", option, value).stderr.replace("│", " ").split())
+    assert f"Invalid value for '{option}': {wrong}" in shown
+
+
+def test_help_shows_ranges_and_choices_in_plain_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    shown = run("generate", "--help").stdout + run("serve", "--help").stdout
+    assert "x>=" not in shown and "<=x" not in shown and "18446744073709551615" not in shown
+    for part in ("0 or more", "0 to 20", "float32|bfloat16", "builtin|vllm", "official|vllm|paper|flyserve"):
+        assert part in shown, part
+
+
+@pytest.mark.parametrize("address", ["foo", "http://127.0.0.1:8000", "host:", "host:grpc"])
+def test_an_address_without_a_port_is_rejected(address: str) -> None:
+    fails_with(run("info", "--address", address), f"address: is '{address}', must be host:port")
+
+
+def test_a_host_that_nobody_knows_is_named_and_nothing_of_grpc_is_shown() -> None:
+    result = run("info", "--retries", "0", "--address", "no-such-host.invalid:50051")
+    fails_with(result, "no host is known by the name of no-such-host.invalid:50051", status=3)
+    assert "resolving" not in result.stderr and "field:" not in result.stderr
+
+
+class SilentHandler(BaseHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_an_http_port_is_recognised() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), SilentHandler) as server:
+        Thread(target=server.serve_forever).start()
+        address = f"127.0.0.1:{server.server_port}"
+        try:
+            result = run("info", "--address", address)
+        finally:
+            server.shutdown()
+    fails_with(result, f"{address} is no gRPC port", "router.grpc_port, by default 50051")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,34 @@
+"""The wording of option limits and option errors: typer's own is that of other libraries."""
+
+from typing import Any
+
+import typer._coercion
+import typer._param_types
+import typer.core
+
+_LARGEST_SHOWN = 2**32
+"""A larger upper limit is that of a type: nobody has to know it."""
+
+
+def use_plain_words() -> None:
+    """Describe ranges and wrong values of options in plain words."""
+    # NOTE: typer has no other place to set them; the tests of the command line fail if it moves these.
+    setattr(typer.core, "describe_number_range", readable_range)  # noqa: B010 - not exported by the module
+    for module in (typer._coercion, typer._param_types):
+        setattr(module, "get_error_msg", _wrong_value)  # noqa: B010
+
+
+def readable_range(least: float | None, most: float | None) -> str | None:
+    """Return a range such as `1 or more`, `0 to 20`; None if there is no limit."""
+    most = None if most is not None and most > _LARGEST_SHOWN else most
+    if most is None:
+        return None if least is None else f"{least} or more"
+    return f"at most {most}" if least is None else f"{least} to {most}"
+
+
+def _wrong_value(error: Any) -> str:
+    from services.common.config_faults import requirement
+
+    (fault, *_) = error.errors()
+    wrong = requirement(fault)
+    return f"is {fault['input']!r}, {wrong}" if wrong.startswith("must ") else wrong
