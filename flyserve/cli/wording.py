@@ -1,9 +1,9 @@
 """The wording of option limits and option errors: typer's own is that of other libraries."""
 
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
-import typer._coercion
-import typer._param_types
 import typer.core
 
 _LARGEST_SHOWN = 2**32
@@ -12,10 +12,12 @@ _LARGEST_SHOWN = 2**32
 
 def use_plain_words() -> None:
     """Describe ranges and wrong values of options in plain words."""
-    # NOTE: typer has no other place to set them; the tests of the command line fail if it moves these.
+    # NOTE: typer has no other place to set them. A version that moves them keeps its own wording; the
+    # tests of the command line fail with it.
     setattr(typer.core, "describe_number_range", readable_range)  # noqa: B010 - not exported by the module
-    for module in (typer._coercion, typer._param_types):
-        setattr(module, "get_error_msg", _wrong_value)  # noqa: B010
+    for name in ("_coercion", "_param_types"):
+        with suppress(ImportError):
+            setattr(import_module(f"typer.{name}"), "get_error_msg", _wrong_value)  # noqa: B010
 
 
 def readable_range(least: float | None, most: float | None) -> str | None:
