@@ -154,6 +154,9 @@ class ResponseCache:
             self._evict()
         if not self._stored:
             self._head = self._span = skipped = 0
+        if skipped:
+            # What an evicted response has left there is not found.
+            self._tokens[self._head :] = np.full(skipped, END, np.uint32).data
         start = (self._head + skipped) % self._num_cells
         self._head = (start + num_cells) % self._num_cells
         self._span += skipped + num_cells

@@ -1,6 +1,6 @@
 """The response cache against a list that is searched from its end."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from services.lookup.index.response_cache import ResponseCache
@@ -41,6 +41,7 @@ def test_it_finds_followers_within_the_same_salt(
     assert cache.followers(ngram, salt, ALL) == naive.followers(ngram, salt)
 
 
+@example([([0] * 9, ""), ([0] * 8 + [1, 0], ""), *[([0, 0], "")] * 2, *[([0, 0, 0], "")] * 4], 20, (1,))
 @given(added_st, st.integers(4, 40), ngrams_st)
 def test_the_oldest_responses_are_evicted(
     added: list[tuple[list[int], str]], max_tokens: int, ngram: tuple[int, ...]
