@@ -45,7 +45,10 @@ def upgrade(
 def _read(file: Path) -> dict[str, Any]:
     from services.common.config import read_yaml
 
-    found = read_yaml(file)
+    try:
+        found = read_yaml(file)
+    except ConfigError as error:
+        raise ConfigError(f"--values {error}") from None
     if not isinstance(found, dict | None):
         raise ConfigError(f"--values {file}: is no mapping of keys to values")
     return found or {}
