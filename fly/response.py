@@ -269,6 +269,7 @@ class DeploymentInfo:
         choices_limit: Most choices of one request.
         logprobs_limit: Most likely tokens that a request may ask for at each position.
         presets: Names of the rules that mode fly may start from.
+        warnings: Faults of the deployment at present, each with its remedy.
     """
 
     target: ModelInfo
@@ -279,3 +280,4 @@ class DeploymentInfo:
     choices_limit: int = 0
     logprobs_limit: int = 0
     presets: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()

@@ -1,12 +1,12 @@
 """Metrics of a router: requests, tokens, rounds, rejections and latencies."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
@@ -14,6 +14,7 @@ from fly.messages import Role
 from fly.response import Statistics
 from fly.round_record import RoundRecord
 from fly.types import FinishReason, Mode, RejectionReason, Verdict
+from router.replicas.acceptance import Acceptance, AcceptanceState
 from services.common.telemetry.buckets import LONG_SECONDS, SECONDS, TOKENS
 
 E = TypeVar("E", bound=Enum)
@@ -40,8 +41,17 @@ class RouterMetrics:
         by_mode: The metrics of responses, with every label already resolved.
     """
 
-    def __init__(self, registry: CollectorRegistry, model_name: str = "") -> None:
-        """Register the metrics; `model_name` is a label of those with vLLM's names."""
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        model_name: str,
+        acceptances: Callable[[], Iterable[tuple[str, Acceptance]]],
+    ) -> None:
+        """Register the metrics.
+
+        `model_name` is a label of those with vLLM's names; `acceptances` returns those of the present
+        drafters, by name.
+        """
         outcomes = "Finished requests by outcome: ok or the kind of error."
         self.requests = Counter("flyserve_requests_total", outcomes, ("mode", "outcome"), registry=registry)
         self.request_duration = Histogram(
@@ -71,6 +81,7 @@ class RouterMetrics:
         families, positions = _Families(registry), PositionCollector(model_name)
         self.by_mode = {mode: ModeMetrics(families, mode.value, positions.lengths[mode]) for mode in Mode}
         registry.register(positions)
+        registry.register(AcceptanceCollector(acceptances))
 
 
 class _Families:
@@ -258,3 +269,28 @@ class PositionCollector(Collector):
         for position, number in enumerate(accepted[:longest]):
             by_position.add_metric((self._model_name, _ENGINE, str(position)), number)
         yield by_position
+
+
+class AcceptanceCollector(Collector):
+    """The acceptance of each present drafter, read when Prometheus scrapes."""
+
+    def __init__(self, acceptances: Callable[[], Iterable[tuple[str, Acceptance]]]) -> None:
+        self._acceptances = acceptances
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        shares = GaugeMetricFamily(
+            "flyserve_drafter_acceptance_ratio",
+            "Acceptance rate of a drafter: accepted tokens among the judged ones; NaN at first.",
+            labels=("drafter",),
+        )
+        states = GaugeMetricFamily(
+            "flyserve_drafter_state",
+            "1 for the state of a drafter: usual, rejected (nearly all of its drafts are), or left_out.",
+            labels=("drafter", "state"),
+        )
+        for name, acceptance in self._acceptances():
+            shares.add_metric((name,), acceptance.rate)
+            for state in AcceptanceState:
+                states.add_metric((name, state.value), state is acceptance.state)
+        yield shares
+        yield states

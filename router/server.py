@@ -111,7 +111,7 @@ async def _create_context(
         config=config,
         clock=clock,
         tracer=telemetry.tracer,
-        metrics=RouterMetrics(telemetry.registry, config.served_name),
+        metrics=RouterMetrics(telemetry.registry, config.served_name, replicas.drafters.acceptances),
     )
 
 
@@ -122,7 +122,9 @@ async def _start_tasks(
     tasks = AsyncExitStack()
     tasks.push_async_callback(service.close)
     if config.registry is not None:
-        reporter = LoadReporter(config.registry, clock, identity, lambda: service.queued_choices)
+        reporter = LoadReporter(
+            config.registry, clock, identity, lambda: service.queued_choices, lambda: service.alarms
+        )
         await tasks.enter_async_context(reporter.running())
     return tasks
 

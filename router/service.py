@@ -84,7 +84,13 @@ class GenerationService:
             choices_limit=config.limits.choices,
             logprobs_limit=config.limits.logprobs,
             presets=tuple(PRESETS),
+            warnings=tuple(f"{name}: {alarm}" for name, alarm in self.alarms.items()),
         )
+
+    @property
+    def alarms(self) -> dict[str, str]:
+        """Alarms about drafters, each with its remedy, by the names of the replicas."""
+        return self._context.replicas.drafters.alarms()
 
     @property
     def has_target(self) -> bool:

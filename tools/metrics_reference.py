@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Metric
 
 from fly.messages import Load, Role
 from router.metrics import RouterMetrics
+from router.replicas.acceptance import Acceptance
 from services.common.telemetry.process import process_metrics
 from services.drafter.servicer import DrafterMetrics
 from services.lookup.engines import NgramEngine
@@ -48,7 +49,7 @@ def registries() -> Mapping[str, CollectorRegistry]:
     """Return one registry per role, and that of every process, filled by their owners."""
     every, _ = process_metrics("", "")
     router, target, drafter, lookup, sub_drafter = (CollectorRegistry() for _ in range(5))
-    RouterMetrics(router)
+    RouterMetrics(router, "", lambda: [("drafter-0", Acceptance())])
     TargetMetrics(target, Load)
     level_gains = dict.fromkeys(("sub_drafter", "ahead"), lambda: 1.0)
     DrafterMetrics(drafter, Role.DRAFTER, Load, IndexBudget(), level_gains)

@@ -77,6 +77,7 @@ def view(status: Status) -> RenderableType:
         _model("target", deployment.target),
         _model("drafter", deployment.drafter),
         *_break_even(deployment),
+        *(Text(warning, style="yellow") for warning in deployment.warnings),
         _pairs("by default", _defaults(deployment.default_speculation)),
         _pairs("at most", _limits(deployment)),
     )

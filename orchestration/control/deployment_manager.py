@@ -207,7 +207,7 @@ class DeploymentManager:
         deployment = self._state.deployment
         scaled = {} if deployment is None else self._autoscaler.status(deployment)
         draft_length = 0 if deployment is None else deployment.speculation.draft_length.max
-        rows = status.replicas(desired, self._cluster, self._clock.now(), names)
+        rows = status.replicas(desired, self._cluster, self._clock.now(), names, self.registry.alarms())
         return status.DeploymentStatus(
             name=self.name,
             registry=self._state.registry,

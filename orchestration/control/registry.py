@@ -1,9 +1,9 @@
-"""The registry: stream the endpoints of usable replicas to watchers; collect the loads of routers."""
+"""The registry: stream the endpoints of usable replicas to watchers; collect the reports of routers."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 
@@ -18,8 +18,16 @@ _REPORT_TTL_S = 5.0
 """Time after which a report of a router is out of date: the router is gone, or its connection is."""
 
 
+class _Report(NamedTuple):
+    """The latest report of a router: sequences that wait in its queue, and alarms by replica."""
+
+    waiting: int
+    alarms: Mapping[str, str]
+    valid_until_s: float
+
+
 class Registry:
-    """The current endpoints, and the sequences that wait in routers; for one event loop."""
+    """The current endpoints, and the reports of routers; for one event loop."""
 
     def __init__(self, generation: int = 0, clock: Clock | None = None) -> None:
         """Start with no endpoints; the first snapshot has the generation after `generation`."""
@@ -27,7 +35,7 @@ class Registry:
         self._clock = clock or SystemClock()
         self._changed = asyncio.Event()
         self._num_closings = 0
-        self._reports: dict[str, tuple[int, float]] = {}
+        self._reports: dict[str, _Report] = {}
 
     def publish(self, endpoints: tuple[Endpoint, ...]) -> bool:
         """Send these endpoints to all watchers; return False if they are unchanged."""
@@ -48,15 +56,23 @@ class Registry:
             else:
                 await self._changed.wait()
 
-    def report(self, router: str, waiting: int) -> None:
-        """Record the number of sequences that wait in a router's queue."""
-        self._reports[router] = waiting, self._clock.now() + _REPORT_TTL_S
+    def report(self, router: str, waiting: int, alarms: Mapping[str, str] | None = None) -> None:
+        """Record the number of sequences that wait in a router's queue, and its alarms by replica."""
+        self._reports[router] = _Report(waiting, alarms or {}, self._clock.now() + _REPORT_TTL_S)
 
     def waiting(self) -> int:
-        """Return the number of sequences that wait in routers, by reports that are not out of date."""
+        """Return the number of sequences that wait in routers."""
+        return sum(report.waiting for report in self._valid_reports())
+
+    def alarms(self) -> dict[str, str]:
+        """Return the alarm of each replica that has one; of several routers, that of the last to begin."""
+        return {name: alarm for report in self._valid_reports() for name, alarm in report.alarms.items()}
+
+    def _valid_reports(self) -> Iterable[_Report]:
+        """Return the reports that are not out of date."""
         now = self._clock.now()
-        self._reports = {router: report for router, report in self._reports.items() if report[1] > now}
-        return sum(waiting for waiting, _ in self._reports.values())
+        self._reports = {router: each for router, each in self._reports.items() if each.valid_until_s > now}
+        return self._reports.values()
 
     async def close(self) -> None:
         """End every watch; later ones may begin, if the registry is served again."""
@@ -90,8 +106,8 @@ class RegistryService(RegistryServicer):
     async def Report(
         self, request: registry_pb2.ReportRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> registry_pb2.ReportResponse:
-        """Record the load of a router."""
-        self._registry.report(request.router, request.waiting)
+        """Record the report of a router."""
+        self._registry.report(request.router, request.waiting, dict(request.alarms))
         return registry_pb2.ReportResponse()
 
 

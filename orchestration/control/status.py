@@ -32,7 +32,7 @@ class ReplicaStatus:
     Attributes:
         address: host:port while the registry lists it, else empty.
         generation: Number of times that it was started.
-        detail: Its last fault, or the reason why it waits, in one line.
+        detail: Its last fault, an alarm of a router, or the reason why it waits, in one line.
         remedy: How to fix that, in one line.
         node: Name of its node, to show to people.
         since_s: Seconds that it has been in this state.
@@ -110,9 +110,16 @@ def tiers(
 
 
 def replicas(
-    desired: Sequence[ReplicaSpec], cluster: ClusterState, now: float, nodes: Mapping[str, str]
+    desired: Sequence[ReplicaSpec],
+    cluster: ClusterState,
+    now: float,
+    nodes: Mapping[str, str],
+    alarms: Mapping[str, str],
 ) -> tuple[ReplicaStatus, ...]:
-    """Return the status of every replica that is desired or still runs; `nodes` maps node ids to names."""
+    """Return the status of every replica that is desired or still runs.
+
+    `nodes` maps node ids to names; `alarms` has those of routers about replicas that serve.
+    """
     started, first = {key.replica for key in cluster.instances}, deferred(desired, cluster, now)
     waits = {replica: f"it waits until {lost} has found room again" for replica, lost in first.items()}
     # A replica between two starts, or before the first, is shown as an instance that is just starting.
@@ -135,7 +142,7 @@ def replicas(
             state=state,
             address=instance.address if instance.is_listed else "",
             generation=instance.generation,
-            detail=detail,
+            detail=alarms.get(instance.key.replica, "") if state is ReplicaState.READY else detail,
             remedy=_remedy(state, instance.spec),
             node=nodes.get(instance.node, instance.node),
             load=instance.load,

@@ -1,10 +1,10 @@
-"""Load reporter: send the length of a router's queue to the registry, for autoscaling."""
+"""Load reporter: send a router's queue and alarms to the registry, for autoscaling and for `status`."""
 
 import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 
 import grpc
 
@@ -21,16 +21,22 @@ _TIMEOUT_S = 2.0
 
 
 class LoadReporter:
-    """Reports once a second while sequences wait, and once more when none does any longer.
+    """Reports once a second while sequences wait or there is an alarm, and once more when that has ended.
 
     A report that fails is not repeated: the next one replaces it.
     """
 
     def __init__(
-        self, registry: str, clock: Clock, identity: Identity | None, waiting: Callable[[], int]
+        self,
+        registry: str,
+        clock: Clock,
+        identity: Identity | None,
+        waiting: Callable[[], int],
+        alarms: Callable[[], Mapping[str, str]],
     ) -> None:
-        """Report what `waiting` returns to the registry at host:port `registry`."""
-        self._registry, self._clock, self._identity, self._waiting = registry, clock, identity, waiting
+        """Report what `waiting` and `alarms` return to the registry at host:port `registry`."""
+        self._registry, self._clock, self._identity = registry, clock, identity
+        self._waiting, self._alarms = waiting, alarms
         self._router = uuid.uuid4().hex
 
     @contextlib.asynccontextmanager
@@ -44,19 +50,20 @@ class LoadReporter:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _run(self) -> None:
-        last = 0
+        is_due = False
         while True:
             await self._clock.sleep(_INTERVAL_S)
-            waiting = self._waiting()
-            if waiting or last:
-                last = waiting if await self._report(waiting) else last
+            waiting, alarms = self._waiting(), self._alarms()
+            has_news = bool(waiting or alarms)
+            if has_news or is_due:
+                is_due = has_news if await self._report(waiting, alarms) else is_due
 
-    async def _report(self, waiting: int) -> bool:
+    async def _report(self, waiting: int, alarms: Mapping[str, str]) -> bool:
         """Send one report; return False if the registry does not answer."""
         tls = self._identity.peer_tls(CONTROLLER) if self._identity else None
         async with open_channel(self._registry, tls) as channel:
             try:
-                request = ReportRequest(router=self._router, waiting=waiting)
+                request = ReportRequest(router=self._router, waiting=waiting, alarms=alarms)
                 await RegistryStub(channel).Report(request, timeout=_TIMEOUT_S)
             except grpc.aio.AioRpcError as error:
                 logger.debug("registry %s takes no report: %s", self._registry, error.code().name)

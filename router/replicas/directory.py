@@ -15,6 +15,7 @@ from fly.messages import ModelInfo, Role
 from router.policies import create_policy
 from router.policies.request_key import RequestKey
 from router.replicas.breaker import Breaker
+from router.replicas.drafters import Assignment, DrafterPool
 from router.replicas.pools import Accepts, ProbeConfig, Replica, ReplicaPool, any_replica, handshake, roomiest
 from services.common.channel import open_channel
 from services.common.endpoint_sources import EndpointSource
@@ -42,8 +43,8 @@ class ReplicaDirectory:
     ) -> None:
         """Start empty; connections use the `identity`, or plaintext without one."""
         self.targets = ReplicaPool(create_policy(balancing))
-        self.drafters = ReplicaPool(create_policy(balancing), is_required=False)
-        self._pools = {Role.TARGET: self.targets, Role.DRAFTER: self.drafters}
+        self.drafters = DrafterPool(create_policy(balancing))
+        self._pools: dict[Role, ReplicaPool] = {Role.TARGET: self.targets, Role.DRAFTER: self.drafters}
         self.target_fault: Callable[[ModelInfo], str] = lambda _: ""
         self._source = source
         self._probing = probing or ProbeConfig()
@@ -87,9 +88,11 @@ class ReplicaDirectory:
             replica.is_idle.set()
         await asyncio.gather(*self._retiring)
 
-    def drafter_for(self, target: Replica, key: RequestKey, accepts: Accepts = any_replica) -> Replica | None:
+    def drafter_for(
+        self, target: Replica, key: RequestKey, accepts: Accepts = any_replica
+    ) -> Assignment | None:
         """Return the accepted drafter of the next sequence at this target; None if none has its token map."""
-        return self.drafters.pick(
+        return self.drafters.assign(
             lambda drafter: incompatibility(target.info, drafter.info) is None and accepts(drafter), key
         )
 

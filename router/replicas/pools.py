@@ -21,6 +21,7 @@ from protos.wire.status import from_rpc_error
 from protos.wire.streams import info_from_wire
 from router.policies.base import Policy
 from router.policies.request_key import RequestKey
+from router.replicas.acceptance import Acceptance, AcceptanceState
 from router.replicas.breaker import Breaker
 from services.common.streams import is_task_cancelled
 
@@ -79,6 +80,7 @@ class Replica:
         is_idle: Set while this router has no open sequence there.
         pace: Usual duration of a step.
         lookup_costs: Durations of a target's steps, with drafts that were looked up and without drafts.
+        acceptance: Acceptance of a drafter's drafts.
         open_sequences: Sequences that it reported last, of all routers, without those that wait.
     """
 
@@ -101,6 +103,7 @@ class Replica:
         self.is_idle.set()
         self.pace = StepPace()
         self.lookup_costs = LookupCosts()
+        self.acceptance = Acceptance()
         self.open_sequences = 0
         self._breaker = breaker
         self._clock = clock
@@ -133,6 +136,11 @@ class Replica:
     def is_half_open(self) -> bool:
         """True if it failed and has not answered a stream since."""
         return self._breaker.has_failed
+
+    @property
+    def is_left_out(self) -> bool:
+        """True if it is a drafter whose drafts are rejected, while others draft better."""
+        return self.acceptance.state is AcceptanceState.LEFT_OUT
 
     @property
     def places(self) -> int | None:
@@ -286,9 +294,10 @@ class ReplicaPool:
         """Return the replica of the next sequence, chosen by the policy; None if no replica is accepted.
 
         A half-open replica gets one sequence at a time and a full one none, unless the tier is required and
-        no other is accepted.
+        no other is accepted. One that is left out gets none, unless no other is ready.
         """
         ready = self.ready(accepts)
+        ready = [replica for replica in ready if not replica.is_left_out] or ready
         usable = [replica for replica in ready if not (replica.is_half_open and replica.in_flight)]
         candidates = [replica for replica in usable if not replica.is_full]
         if self._is_required:

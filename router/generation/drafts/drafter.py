@@ -128,6 +128,8 @@ class DrafterDrafts:
     def record(self, round: RoundRecord) -> None:
         """Record a round: what its draft was worth shows how long to wait for the next one."""
         self._patience.record(round)
+        if round.origin is self.origin:
+            self.session.record_accepted(round.num_accepted, len(round.drafts))
         self._num_missed += round.is_missed
         self._num_late += round.late_s is not None
 
@@ -138,6 +140,8 @@ class DrafterDrafts:
             yield "no drafter was asked: by the costs of the models its drafts cannot pay"
         if self._num_missed:
             yield f"{self._num_missed} of {num_rounds} rounds had no draft: {self.session.fault}"
+        if alarm := self.session.alarm:
+            yield alarm
         if self._waits and (self._num_missed or self._lookup):
             yield "speculation.reproducible_drafts: this response may differ from run to run"
         if self._num_late > max(_USUAL_LATE_ROUNDS, num_rounds / 2):

@@ -19,6 +19,7 @@ from router.generation.reactions import InvalidAnswer, Reaction, reaction_to
 from router.generation.step_timeout import StepTimeout
 from router.replicas.breaker import Breaker
 from router.replicas.connections import Connection, Connections
+from router.replicas.drafters import Assignment
 from router.replicas.pools import Replica
 from router.requests.request import PreparedRequest
 from services.common.streams import DrafterStream
@@ -105,6 +106,8 @@ class DrafterSession:
         self._outstanding: _Outstanding | None = None
         self._task: asyncio.Task[None] | None = None
         self._num_answers = 0
+        self._assignment: Assignment | None = None
+        self._num_judged = self._num_accepted = 0
 
     async def __aenter__(self) -> Self:
         return self
@@ -117,12 +120,18 @@ class DrafterSession:
             await asyncio.wait((self._task,))
             error = error or NotReady("the response has ended")
         self._step_timeout.close()
+        self._assign(None)
         await self.connections.end(error)
 
     @property
     def is_drafting(self) -> bool:
         """True if a draft was requested and not taken yet."""
         return self._outstanding is not None
+
+    @property
+    def alarm(self) -> str:
+        """The alarm about the drafter of the latest draft; empty if there is none."""
+        return "" if self._assignment is None else self._assignment.alarm
 
     def request(self, wanted: WantedDraft, max_tokens: int) -> bool:
         """Request a draft of at most `max_tokens`, which needs no wait; return False if that is impossible.
@@ -167,7 +176,16 @@ class DrafterSession:
         num_confirmed = connection.stream.num_common(sequence) - connection.stream.draft_start
         fits = num_confirmed == len(sequence) - connection.stream.draft_start >= 0
         cut = cut_draft(draft, num_confirmed, most) if fits else cut_draft(draft, len(draft.tokens))
-        return ArrivedDraft(cut, draft, max(0, num_confirmed))
+        arrived = ArrivedDraft(cut, draft, max(0, num_confirmed))
+        # NOTE: a sequence that was rolled back to before the draft says nothing about it.
+        if num_confirmed >= 0:
+            self.record_accepted(num_confirmed, len(draft.tokens) if arrived.is_dropped else num_confirmed)
+        return arrived
+
+    def record_accepted(self, num_accepted: int, num_drafts: int) -> None:
+        """Record that of the latest draft this many tokens were accepted, of so many that could have been."""
+        self._num_judged += min(num_accepted + 1, num_drafts)
+        self._num_accepted += num_accepted
 
     def conclude(self, sequence: TokenSequence, decided: int) -> None:
         """Attach the final sequence to the closing message, for services that cache finished responses."""
@@ -211,10 +229,17 @@ class DrafterSession:
     def _pick(self, target: Replica) -> Replica | None:
         if self._breaker.wait_s:
             return None
-        replica = self._replicas.drafter_for(target, self._key, lambda each: each not in self._refusing)
-        if replica is None and not self._refusing:
+        found = self._replicas.drafter_for(target, self._key, lambda each: each not in self._refusing)
+        if found is None and not self._refusing:
             self.fault = self._replicas.no_drafter_reason(target)
-        return replica
+        self._assign(found)
+        return None if found is None else found.replica
+
+    def _assign(self, assignment: Assignment | None) -> None:
+        """Record the acceptance of the drafter's drafts; those of another drafter follow."""
+        if self._assignment is not None:
+            self._assignment.record(self._num_judged, self._num_accepted)
+        self._assignment, self._num_judged, self._num_accepted = assignment, 0, 0
 
     async def _drop(self, replica: Replica, error: FlyServeError) -> None:
         """Stop using the replica for now; see `Reaction`."""

@@ -40,6 +40,19 @@ async def test_a_restarted_manager_restarts_what_has_ended_and_stops_orphans(
     assert orphan.is_stopped
 
 
+async def test_an_alarm_of_a_router_is_shown_at_the_replica_that_serves(scene: Scene) -> None:
+    await scene.manager.apply(deployment(), FILE)
+    await scene.until_ready("target-0.1", "target-1.1")
+    scene.manager.registry.report("a-router", 0, {"target-1": "it never agrees"})
+    rows = {row.replica: row for row in (await scene.manager.status()).replicas}
+    assert (rows["target-0"].detail, rows["target-1"].detail) == ("", "it never agrees")
+    assert rows["target-1"].state is ReplicaState.READY
+    await scene.fleet.replicas["target-1.1"].crash()
+    await scene.until(lambda rows: rows.keys() != {"target-0.1", "target-1.1"})
+    rows = {row.replica: row for row in (await scene.manager.status()).replicas}
+    assert "it never agrees" not in rows["target-1"].detail or rows["target-1"].state is ReplicaState.READY
+
+
 async def test_a_crashed_replica_is_restarted_with_the_next_generation(scene: Scene) -> None:
     await scene.manager.apply(deployment(), FILE)
     await scene.until_ready("target-0.1", "target-1.1")

@@ -37,7 +37,7 @@ def test_a_start_that_waits_for_room_is_withdrawn_until_the_lost_replica_has_roo
     scene.cluster.record(InstanceKey("target-0", 2), waiting_for=NO_ROOM)
     scene.now += 60
     assert not scene.decide()
-    rows = status.replicas(scene.desired, scene.cluster, scene.now, {})
+    rows = status.replicas(scene.desired, scene.cluster, scene.now, {}, {})
     (row,) = [row for row in rows if row.role is Role.DRAFTER]
     assert (row.state, row.detail) == (
         ReplicaState.PENDING,

@@ -86,22 +86,25 @@ async def test_reports_of_routers_are_added_up_until_they_are_out_of_date() -> N
     registry.report("one", 5)
     clock.advance(3.0)
     registry.report("two", 7)
-    registry.report("two", 8)
-    assert registry.waiting() == 13
+    registry.report("two", 8, {"drafter-1": "it never agrees"})
+    assert registry.waiting() == 13 and registry.alarms() == {"drafter-1": "it never agrees"}
     clock.advance(3.0)
     assert registry.waiting() == 8
     clock.advance(3.0)
-    assert registry.waiting() == 0
+    assert registry.waiting() == 0 and not registry.alarms()
 
 
-async def test_a_router_reports_its_queue_until_it_is_empty(registry: Registry) -> None:
+async def test_a_router_reports_its_queue_and_its_alarms_until_they_end(registry: Registry) -> None:
     host = Host(registry_service(registry))
     await host.start()
-    clock, queue = VirtualClock(), [4]
-    async with LoadReporter(host.address, clock, None, lambda: queue[0]).running():
+    clock, queue, alarms = VirtualClock(), [4], {"drafter-0": "it never agrees"}
+    async with LoadReporter(host.address, clock, None, lambda: queue[0], lambda: alarms).running():
         await advance_until(clock, lambda: registry.waiting() == 4)
         queue[0] = 0
         await advance_until(clock, lambda: registry.waiting() == 0)
+        assert registry.alarms() == alarms
+        alarms.clear()
+        await advance_until(clock, lambda: not registry.alarms())
     await host.drain(0.0)
 
 
