@@ -1,12 +1,13 @@
 """`make real`: fetch the real models, serve SmolLM2, hold a conversation, stop. `--fetch` only fetches."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from demo.real.conversation import converse
-from demo.real.fetch import MODELS, ensure_model, is_fetched
+from demo.real.fetch import MODELS, ensure_model
 from flyserve.cli.terminal import messages, output, reported_errors
 from flyserve.cli.up import running
 
@@ -20,10 +21,8 @@ def main(
     """Serve SmolLM2-135M-Instruct and talk to it; it and Gemma 3 270M are fetched once."""
     with reported_errors():
         for model in MODELS:
-            if not is_fetched(model):
-                fetched = f"fetching {model.title} ({model.fetched_mb} MB) and converting it"
-                messages().print(fetched, markup=False)
-            messages().print(f"model {ensure_model(model)}", markup=False)
+            report = partial(messages().print, markup=False)
+            report(f"model {ensure_model(model, report=report)}")
         if not fetch:
             _talk(verbose)
 

