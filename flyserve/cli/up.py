@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
+from threading import Timer
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from orchestration.local.runner import LocalDeployment
     from services.common.machine.machine import Machine
 
+_SILENT_STOP_S = 3.0
+"""Time after which a stop names what it waits for; a router without responses ends sooner."""
 DEMO = Path(__file__).resolve().parent.parent.parent / "demo" / "deployment.yaml"
 
 EXAMPLES = """Examples:
@@ -74,7 +77,7 @@ def serve(
     num_gpus = len(machine.usable_gpus)
     running = running_deployment(deployment, startup_timeout_s, verbose, source, num_gpus)
     try:
-        serve_until_interrupted(running, partial(_print_stopping, deployment), next_step(deployment))
+        serve_until_interrupted(running, partial(print_stopping, deployment), next_step(deployment))
     except KeyboardInterrupt:
         messages().print("stopped")
 
@@ -91,19 +94,19 @@ def _serve_single_process(deployment: "Deployment", verbose: bool) -> None:
         messages().print(next_step(deployment)(serving.address), markup=False)
         _print_ready(serving.address)
 
-    run_single_process(deployment, show_loading, show_ready, partial(_print_stopping, deployment), verbose)
+    run_single_process(deployment, show_loading, show_ready, partial(print_stopping, deployment), verbose)
     messages().print("stopped")
 
 
 def serve_until_interrupted(
     deployment: "AbstractContextManager[LocalDeployment]",
-    on_stop: Callable[[], None],
+    on_stop: Callable[[Callable[[], bool]], object],
     hint: Callable[[str], str],
 ) -> None:
     """Start a deployment, print its addresses, and wait until it is ended.
 
-    `on_stop` is called when a signal arrives, before the running responses finish; `hint` returns a line for
-    people from the address of the gRPC API.
+    `on_stop` is called when a signal arrives, before the running responses finish, with a function that
+    returns True once they have. `hint` returns a line for people from the address of the gRPC API.
     """
     with deployment as deployed:
         _print_addresses(deployed)
@@ -112,14 +115,26 @@ def serve_until_interrupted(
         try:
             deployed.wait(partial(messages().print, markup=False))
         except KeyboardInterrupt:
-            on_stop()
+            on_stop(deployed.has_drained)
             raise
         messages().print(f"{deployed.name} was ended by flyserve down: stopped", markup=False)
 
 
-def _print_stopping(deployment: "Deployment") -> None:
-    drain_s = deployment.rollout.drain_s
-    messages().print(f"stopping: running responses have {drain_s:g} s to finish; a second Ctrl-C ends them")
+def print_stopping(
+    deployment: "Deployment", has_drained: Callable[[], bool], wait_s: float = _SILENT_STOP_S
+) -> Timer:
+    """Say at once that a deployment stops; after `wait_s`, how long the responses that still run may take."""
+
+    def explain() -> None:
+        if not has_drained():
+            limit = f"running responses have {deployment.rollout.drain_s:g} s to finish"
+            messages().print(f"{limit}; a second Ctrl-C ends them")
+
+    messages().print("stopping")
+    timer = Timer(wait_s, explain)
+    timer.daemon = True
+    timer.start()
+    return timer
 
 
 def _print_ready(address: str) -> None:

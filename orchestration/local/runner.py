@@ -99,6 +99,10 @@ class LocalDeployment:
         status: DeploymentStatus = get_result(self.controller.status.remote(), _ANSWER_TIMEOUT_S)
         return status
 
+    def has_drained(self) -> bool:
+        """Return True once the router has ended, and with it all responses."""
+        return self.router.process.has_ended(0.0)
+
     def wait(self, report: Report = lambda line: None) -> None:
         """Wait until `flyserve down` has ended the deployment, or a signal interrupts; keep the router up.
 

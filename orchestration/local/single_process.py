@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import logging
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ _START_TIMEOUT_S = 10.0
 
 
 Replicas = Sequence[tuple[ReplicaSpec, Host]]
+OnStop = Callable[[Callable[[], bool]], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ def run_single_process(
     deployment: Deployment,
     on_load: Callable[[str], None],
     on_ready: Callable[[SingleProcess], None],
-    on_stop: Callable[[], None],
+    on_stop: OnStop,
     verbose: bool = False,
 ) -> None:
     """Serve a deployment until a stop signal: SIGTERM, SIGHUP or SIGINT.
@@ -69,7 +71,8 @@ def run_single_process(
         deployment: What to serve.
         on_load: Receives the name of each replica before its model is loaded.
         on_ready: Called once the deployment serves.
-        on_stop: Called when a signal arrives, before the running responses finish.
+        on_stop: Called when a signal arrives, before the running responses finish, with a function that
+            returns True once they have.
         verbose: Log more than errors.
 
     Raises:
@@ -116,7 +119,7 @@ async def _serve(
     deployment: Deployment,
     on_load: Callable[[str], None],
     on_ready: Callable[[SingleProcess], None],
-    on_stop: Callable[[], None],
+    on_stop: OnStop,
     folder: Path,
 ) -> None:
     async with stop_events() as stop, _replicas(deployment, on_load) as replicas:
@@ -128,10 +131,13 @@ async def _serve(
             publish_local_deployment(folder, deployment.name, "", address)
             on_ready(SingleProcess(address, urls[0] if urls else None, speculation))
 
+        drained = threading.Event()
         watches = [asyncio.create_task(_end_with(host, router)) for _, host in replicas]
         try:
-            await serve_until_stopped(router, deployment.rollout.drain_s, stop, ready, on_stop)
+            drain_s = deployment.rollout.drain_s
+            await serve_until_stopped(router, drain_s, stop, ready, lambda: on_stop(drained.is_set))
         finally:
+            drained.set()
             for watch in watches:
                 watch.cancel()
         if failed := [spec.replica for spec, host in replicas if host.failed.is_set()]:

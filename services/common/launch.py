@@ -97,7 +97,7 @@ async def serve_until_stopped(
     grace_s: float,
     stop: StopEvents,
     on_ready: Callable[[Sequence[str]], None],
-    on_stop: Callable[[], None] = lambda: None,
+    on_stop: Callable[[], object] = lambda: None,
 ) -> None:
     """Serve until a stop signal, then drain; a second signal ends the grace period.
 

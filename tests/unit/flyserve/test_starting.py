@@ -12,7 +12,7 @@ from rich.console import Console
 from fly.messages import Role
 from flyserve.cli.notes import mode_note, next_step
 from flyserve.cli.start_display import download_display, start_display
-from flyserve.cli.up import serve_until_interrupted
+from flyserve.cli.up import print_stopping, serve_until_interrupted
 from orchestration.control.status import ReplicaState, ReplicaStatus
 from orchestration.deployment.file import Deployment
 from orchestration.local.runner import with_progress
@@ -109,8 +109,18 @@ def test_flyserve_down_ends_up_with_a_message(capsys: pytest.CaptureFixture[str]
         status=lambda: status,
         wait=lambda report: None,
     )
-    serve_until_interrupted(nullcontext(deployed), lambda: None, "try {}".format)
+    serve_until_interrupted(nullcontext(deployed), lambda has_drained: None, "try {}".format)
     printed = capsys.readouterr()
     assert "try 127.0.0.1:1" in printed.err.splitlines()
     assert printed.out.splitlines()[-1] == "ready 127.0.0.1:1"
     assert printed.err.splitlines()[-1] == "main was ended by flyserve down: stopped"
+
+
+@pytest.mark.parametrize("has_drained", [True, False])
+def test_a_stop_names_the_time_of_responses_only_while_some_run(
+    capsys: pytest.CaptureFixture[str], has_drained: bool
+) -> None:
+    deployment = parse(Deployment, {"target": {"model": "org/name@" + "a" * 40}}, "test")
+    print_stopping(deployment, lambda: has_drained, wait_s=0.0).join()
+    explained = ["running responses have 300 s to finish; a second Ctrl-C ends them"]
+    assert capsys.readouterr().err.splitlines() == ["stopping", *(explained * (not has_drained))]

@@ -84,7 +84,10 @@ class Failing(TargetActor):
         return host
 
 
-def test_a_failed_replica_ends_the_process_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_replica_ends_the_process_with_its_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # other deployments of this machine are elsewhere
     monkeypatch.setitem(ACTORS, Role.TARGET, f"{__name__}:Failing")
     loaded: list[str] = []
 
@@ -102,6 +105,7 @@ def test_a_failed_replica_ends_the_process_with_its_name(monkeypatch: pytest.Mon
 def test_running_responses_have_the_drain_time_of_the_file() -> None:
     """Without any, a response is cut at once: 200 tokens would take a few seconds."""
     received: list[Chunk] = []
+    running: list[bool] = []
 
     def stream(address: str) -> None:
         with Client(address, retries=0) as client:
@@ -116,11 +120,11 @@ def test_running_responses_have_the_drain_time_of_the_file() -> None:
             deployment(rollout={"drain_s": 0}),
             lambda replica: None,
             lambda serving: streams.append(pool.submit(stream, serving.address)),
-            lambda: None,
+            lambda has_drained: running.append(not has_drained()),
         )
         with pytest.raises(StreamBroken):
             streams[0].result(timeout=240)
-    assert 0 < sum(len(chunk.tokens) for chunk in received) < 200
+    assert 0 < sum(len(chunk.tokens) for chunk in received) < 200 and running == [True]
 
 
 def test_a_model_that_cannot_be_loaded_ends_the_replicas_before_it(tmp_path: Path) -> None:
