@@ -118,6 +118,10 @@ class ConfigError(FlyServeError):
     """A configuration has an unknown key, an invalid value or a missing file."""
 
 
+class NoGrpcPort(ConfigError):
+    """The server at an address speaks another protocol than gRPC."""
+
+
 class ModelError(FlyServeError):
     """A model folder cannot be served: missing, incomplete, or of an unsupported architecture."""
 

@@ -12,6 +12,7 @@ from fly.errors import (
     FlyServeError,
     InvalidRequest,
     ModelError,
+    NoGrpcPort,
     NotReady,
     Overloaded,
     Unauthenticated,
@@ -88,6 +89,8 @@ def _hint(error: FlyServeError, remedy: str) -> str:
     match error:
         case NotReady():
             return remedy
+        case NoGrpcPort():
+            return _grpc_ports()
         case Overloaded() if error.retry_after_s:
             return f"try again in {error.retry_after_s:g} s"
         case Unauthenticated():
@@ -95,3 +98,11 @@ def _hint(error: FlyServeError, remedy: str) -> str:
         case DeadlineExceeded():
             return "allow more time with --timeout-s"
     return ""
+
+
+def _grpc_ports() -> str:
+    """Return the gRPC ports of the deployments that run on this machine; empty if there are none."""
+    from orchestration.local.local_ray import running_deployments
+
+    found = [f"{info.address} ({info.name})" for info in running_deployments() if info.address]
+    return f"gRPC is served on this machine at {', '.join(found)}" if found else ""

@@ -223,7 +223,7 @@ class LocalDeploymentInfo(BaseModel, frozen=True):
 
     Attributes:
         ray_address: host:port of Ray's GCS; empty for a single process, which has none.
-        address: host:port of the gRPC API of a single process.
+        address: host:port of the gRPC API; empty until it serves.
         pid: Id of the process that runs the deployment.
     """
 
@@ -251,7 +251,7 @@ def find_local_deployment(name: str | None, ray_address: str | None = None) -> L
     Raises:
         ConfigError: There are several.
     """
-    running = [info for info in _running_deployments() if info.ray_address]
+    running = [info for info in running_deployments() if info.ray_address]
     if ray_address is not None:
         return next((info for info in running if info.ray_address == ray_address), None)
     found = [info for info in running if name in (None, info.name)]
@@ -270,7 +270,7 @@ def require_controller(name: str | None) -> None:
     Raises:
         ConfigError: The message names those that run, or the command that a single process answers.
     """
-    running = list(_running_deployments())
+    running = list(running_deployments())
     found = [info for info in running if name in (None, info.name)]
     if running and not found:
         raise ConfigError(
@@ -284,7 +284,8 @@ def require_controller(name: str | None) -> None:
         )
 
 
-def _running_deployments() -> Iterator[LocalDeploymentInfo]:
+def running_deployments() -> Iterator[LocalDeploymentInfo]:
+    """Yield the deployments that this user runs on this machine."""
     for file in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*/{_FILE}"):
         with suppress(OSError, ValueError):
             if file.parent.stat().st_uid == os.getuid():

@@ -192,6 +192,7 @@ def _start(
         return service_process(command, os.environ, folder, timeout_s, drain_s + _STOP_TIMEOUT_S)
 
     router = stack.enter_context(SupervisedService(start_router, options.router_restarts))
+    publish_local_deployment(folder, deployment.name, ray_address, router.process.address)
     return LocalDeployment(deployment.name, controller, registry, router, signals)
 
 

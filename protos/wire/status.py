@@ -17,6 +17,7 @@ from fly.errors import (
     InternalError,
     InvalidRequest,
     ModelError,
+    NoGrpcPort,
     NotReady,
     Overloaded,
     Unauthenticated,
@@ -39,6 +40,7 @@ _CODES: dict[type[FlyServeError], int] = {
     DeadlineExceeded: code_pb2.DEADLINE_EXCEEDED,
     InternalError: code_pb2.INTERNAL,
     ConfigError: code_pb2.FAILED_PRECONDITION,
+    NoGrpcPort: code_pb2.FAILED_PRECONDITION,
     ModelError: code_pb2.FAILED_PRECONDITION,
 }
 D = TypeVar("D", bound=Message)
@@ -103,9 +105,8 @@ def from_rpc_error(error: Any, address: str = "the server") -> FlyServeError:
         case grpc.StatusCode.INTERNAL:
             return InternalError(message)
         case grpc.StatusCode.UNAVAILABLE if "Failed parsing HTTP/2" in message:
-            return ConfigError(
-                f"{address} is no gRPC port; if it is the HTTP port of a deployment: its gRPC port is"
-                " router.grpc_port, by default 50051"
+            return NoGrpcPort(
+                f"{address} is no gRPC port; that of a deployment is router.grpc_port, not router.http_port"
             )
         case grpc.StatusCode.UNAVAILABLE if message.startswith(("errors resolving", "DNS resolution failed")):
             return NotReady(f"no host is known by the name of {address}: check the name")

@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 from fly.request import DraftLength, GenerateRequest, SamplingParams, SpeculationParams
 from fly.types import Coupling, Mode, TailPolicy
 from flyserve.cli import app
+from orchestration.local.local_ray import publish_local_deployment
 from protos.wire.generation import request_from_wire
 from tests.unit.flyserve.fake_generation import FakeGeneration, fake_generation, rejected_address
 
@@ -143,7 +144,13 @@ class SilentHandler(BaseHTTPRequestHandler):
         pass
 
 
-def test_an_http_port_is_recognised() -> None:
+def test_an_http_port_is_recognised_and_the_grpc_port_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for index, address in enumerate(("127.0.0.1:7001", "")):
+        (tmp_path / f"flyserve-{index}").mkdir()
+        publish_local_deployment(tmp_path / f"flyserve-{index}", f"pair-{index}", "h:1", address)
     with ThreadingHTTPServer(("127.0.0.1", 0), SilentHandler) as server:
         Thread(target=server.serve_forever).start()
         address = f"127.0.0.1:{server.server_port}"
@@ -151,7 +158,8 @@ def test_an_http_port_is_recognised() -> None:
             result = run("info", "--address", address)
         finally:
             server.shutdown()
-    fails_with(result, f"{address} is no gRPC port", "router.grpc_port, by default 50051")
+    fails_with(result, f"{address} is no gRPC port", "served on this machine at 127.0.0.1:7001 (pair-0)")
+    assert "pair-1" not in result.stderr, "it does not serve yet"
 
 
 @pytest.mark.parametrize(
