@@ -21,16 +21,22 @@ class ModelFacts:
         weight_bytes: Bytes of its weights as they are stored; 0 if unknown.
         stored_bytes: Bytes of one of them.
         divisors: Numbers that shards must divide.
+        kv_values: Keys and values of one position in all layers; 0 if unknown.
     """
 
     weight_bytes: int = 0
     stored_bytes: float = 2
     divisors: tuple[int, ...] = ()
+    kv_values: int = 0
 
     def bytes_as(self, dtype: str, quantization: str = "none") -> int:
         """Return the bytes of the weights in memory, computed in `dtype`, or stored in eight bits."""
         wanted = _BYTES.get(dtype if quantization == "none" else quantization, self.stored_bytes)
         return round(self.weight_bytes * wanted / self.stored_bytes)
+
+    def kv_bytes_as(self, dtype: str) -> int:
+        """Return the bytes of a position's keys and values, computed in `dtype`."""
+        return round(self.kv_values * _BYTES.get(dtype, self.stored_bytes))
 
 
 def read_facts(folder: Path) -> ModelFacts:
@@ -45,7 +51,17 @@ def facts_of(config: Mapping[str, Any], weight_bytes: int) -> ModelFacts:
     described = {**config, **(text if isinstance(text, dict) else {})}
     stored = _BYTES.get(str(described.get("dtype", described.get("torch_dtype"))), 2)
     numbers = (described.get(key) for key in _DIVIDED)
-    return ModelFacts(weight_bytes, stored, tuple(n for n in numbers if isinstance(n, int) and n > 0))
+    divisors = tuple(n for n in numbers if isinstance(n, int) and n > 0)
+    return ModelFacts(weight_bytes, stored, divisors, _kv_values(described))
+
+
+def _kv_values(config: Mapping[str, Any]) -> int:
+    def number(key: str) -> int:
+        return found if isinstance(found := config.get(key), int) else 0
+
+    heads = number("num_attention_heads")
+    dim = number("head_dim") or number("hidden_size") // max(heads, 1)
+    return 2 * number("num_hidden_layers") * (number("num_key_value_heads") or heads) * dim
 
 
 def _config(file: Path) -> dict[str, Any]:

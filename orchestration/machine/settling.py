@@ -9,6 +9,7 @@ from orchestration.deployment.file import Deployment
 from orchestration.deployment.tiers import BuiltinDrafter, BuiltinTier, ModelTier, VllmTier
 from orchestration.machine.facts import ModelFacts
 from orchestration.machine.layout import Demand, Share, divide
+from orchestration.machine.memory import MemoryUse, fitting_kv_tokens
 from services.common.config import parse
 from services.common.machine.gpus import Gpu
 from services.common.machine.machine import Machine, usable_cores
@@ -47,7 +48,13 @@ def settled_keys(deployment: Deployment, machine: Machine, facts: Facts) -> Keys
     both = divide(machine.usable_gpus, machine.cores, target, drafter)
     shares = {role: share for role, share in zip(Role, both, strict=False) if share is not None}
     found = {role: dict(_keys(tier, shares[role], machine)) for role, tier in tiers.items()}
-    _require_memory(tiers, demands, shares, machine)
+    on_cpu = [
+        _use(role, tier, facts.get(role, _UNKNOWN), shares[role], demands[role], found[role])
+        for role, tier in tiers.items()
+        if not shares[role].gpus
+    ]
+    for role, kv_tokens in fitting_kv_tokens(on_cpu, machine).items():
+        found[role]["kv_tokens"] = kv_tokens
     return found
 
 
@@ -141,26 +148,16 @@ def _keys(tier: ModelTier, share: Share, machine: Machine) -> Iterator[tuple[str
         yield "engine_args", {**tier.engine_args, MEMORY_ARGUMENTS[0]: round(0.9 * share.gpus, 2)}
 
 
-def _require_memory(
-    tiers: Mapping[Role, ModelTier],
-    demands: Mapping[Role, Demand],
-    shares: Mapping[Role, Share],
-    machine: Machine,
-) -> None:
-    """Raise ConfigError if the weights of the tiers on the CPU take more than the machine has left."""
-    needed = {
-        role: demands[role].weight_bytes * share.replicas for role, share in shares.items() if not share.gpus
-    }
-    if not machine.memory_bytes or (total := sum(needed.values())) <= machine.memory_bytes:
-        return
-    parts = ", ".join(f"{role}.model {tiers[role].model} {_gb(size)}" for role, size in needed.items())
-    limit = machine.memory_limit
-    within = "" if limit is None else f", within the limit of {_gb(limit)} of this container"
-    raise ConfigError(
-        f"the weights take {_gb(total)} of memory ({parts}), but {_gb(machine.memory_bytes)} are"
-        f" available{within}: use a smaller model, quantization: int8, fewer replicas, GPUs, or more memory"
+def _use(
+    role: Role, tier: ModelTier, facts: ModelFacts, share: Share, demand: Demand, keys: Mapping[str, Any]
+) -> MemoryUse:
+    """Return the memory that a tier on the CPU takes; vLLM sizes its KV memory by itself."""
+    kv_tokens = tier.kv_tokens if isinstance(tier, BuiltinTier) and tier.kv_tokens != AUTO else 0
+    return MemoryUse(
+        role=role,
+        model=str(tier.model),
+        weight_bytes=demand.weight_bytes * share.replicas,
+        position_bytes=facts.kv_bytes_as(keys.get("dtype", tier.dtype.value)) * share.replicas,
+        kv_tokens=int(kv_tokens),
+        is_fixed="kv_tokens" in tier.model_fields_set,
     )
-
-
-def _gb(size: int) -> str:
-    return f"{size / 1e9:.1f} GB"

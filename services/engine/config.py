@@ -125,7 +125,8 @@ class BuiltinSection(ModelSection):
 
     kv_tokens: Annotated[int | Literal["auto"], OrAuto(1)] = 65_536
     """KV cache positions of one replica, for all its sequences. `auto`, for processes that have whole GPUs
-    to themselves: 85 % of the memory that the weights and the largest forward leave free. vLLM sizes its own
+    to themselves: 85 % of the memory that the weights and the largest forward leave free. On CPUs
+    `flyserve up` and `flyserve serve` lower the default to what fits beside the weights. vLLM sizes its own
     memory."""
 
 

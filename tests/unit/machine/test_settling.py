@@ -9,7 +9,7 @@ from fly.messages import ForwardCosts, Role
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import plan
 from orchestration.deployment.tiers import ModelTier
-from orchestration.machine.facts import ModelFacts
+from orchestration.machine.facts import ModelFacts, facts_of
 from orchestration.machine.settling import require_shared_memory, settled, settled_keys, unused
 from services.common.config import parse
 from services.common.machine.gpus import Gpu
@@ -70,6 +70,52 @@ def test_a_drafter_computes_in_float32_where_the_cpu_has_no_bfloat16() -> None:
     found = settled_keys(pair(_AUTO, {**_AUTO, "dtype": "bfloat16"}), slow, {})
     assert "dtype" not in found[Role.DRAFTER] and "dtype" not in found[Role.TARGET]
     assert "dtype" not in settled_keys(pair(_AUTO, _AUTO), machine(), {})[Role.DRAFTER]
+
+
+LLAMA_8B = {
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "hidden_size": 4096,
+    "dtype": "bfloat16",
+}
+EIGHT_BILLION = facts_of(LLAMA_8B, 16 * 10**9)
+
+
+def kv_tokens(tier: dict[str, Any], gigabytes: float, drafter: dict[str, Any] | None = None) -> Any:
+    limited = machine(memory_bytes=round(gigabytes * 1e9))
+    facts = {Role.TARGET: EIGHT_BILLION, Role.DRAFTER: facts_of(LLAMA_8B, 10**9)}
+    return settled_keys(pair(tier, drafter), limited, facts)[Role.TARGET].get("kv_tokens")
+
+
+def test_kv_memory_on_a_cpu_is_what_fits_beside_the_weights() -> None:
+    assert EIGHT_BILLION.kv_bytes_as("bfloat16") == 131_072
+    assert kv_tokens({}, 24.7) is None, "65,536 positions take 8.6 GB"
+    assert kv_tokens({}, 20) == 30_512
+    assert kv_tokens({"replicas": 2}, 36) == 15_248
+    assert kv_tokens({}, 20, {"model": "/b"}) == 11_440, "both tiers hold as many"
+    assert kv_tokens({}, 20, {"model": "/b", "kv_tokens": 8192}) == 14_688
+    assert kv_tokens({"dtype": "float32"}, 0) is None, "an unknown memory limits nothing"
+
+
+@pytest.mark.parametrize(
+    ("tier", "gigabytes", "message"),
+    [
+        (
+            {},
+            16.2,
+            r"the weights and KV memory take 16\.5 GB .* 16\.0 GB and KV memory 0\.5 GB \(kv_tokens 4096\)",
+        ),
+        ({}, 8, r"but 8\.0 GB are available: use a smaller model"),
+        ({"kv_tokens": 300_000}, 48, r"39\.3 GB \(kv_tokens 300000\).* are available: lower kv_tokens, use"),
+        ({"replicas": 3, "kv_tokens": 4096}, 49, r"take 49\.6 GB"),
+    ],
+)
+def test_weights_and_kv_memory_that_do_not_fit_are_rejected(
+    tier: dict[str, Any], gigabytes: float, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        kv_tokens(tier, gigabytes)
 
 
 def test_eight_bits_are_for_cpus() -> None:
