@@ -79,7 +79,7 @@ def _measured(config: ModelConfig, runner: Runner) -> tuple[ModelConfig, Forward
     """Return the configuration with the fastest number of threads, if it is to be chosen, and the costs."""
     if config.threads != AUTO or runner.kv_capacity < VERIFIED_TOKENS:
         return config, _costs(runner)
-    from services.engine.loading.bandwidth import measure_costs
+    from services.engine.loading.forward_costs import measure_costs
     from services.engine.loading.threads import fastest_threads
 
     def measure(threads: int) -> ForwardCosts:
@@ -93,7 +93,7 @@ def _measured(config: ModelConfig, runner: Runner) -> tuple[ModelConfig, Forward
 
 def _costs(runner: Runner) -> ForwardCosts | None:
     """Return the durations of the model's forwards; None if its KV memory has no room to measure them."""
-    from services.engine.loading.bandwidth import measure_costs
+    from services.engine.loading.forward_costs import measure_costs
 
     if runner.kv_capacity < VERIFIED_TOKENS:
         return None

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.scenarios.gpu.plan import GPU
-from services.engine.loading.bandwidth import minimum_s
+from services.engine.loading.forward_costs import minimum_s
 
 _WARM_UPS, _FEWEST, _MOST, _STARTS = 2, 3, 20, 5
 _PROBE_COLUMNS, _GPU_PRODUCTS = 4096, 16

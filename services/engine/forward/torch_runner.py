@@ -25,8 +25,8 @@ from services.engine.forward.linears import MakeLinear, PlainLinear
 from services.engine.forward.packed import LinearMaker, can_pack, pack_model
 from services.engine.forward.self_check import Forward, Reference, agrees, check_forward
 from services.engine.head.head import Head
-from services.engine.loading.bandwidth import weight_bytes
 from services.engine.loading.device import is_device_lost, prepare_device
+from services.engine.loading.forward_costs import weight_bytes
 from services.engine.loading.model import DTYPES, LoadedModel, load_model
 from services.engine.memory.gpu_memory import create_kv_memory, forward_bytes
 from services.engine.memory.kv_cache import ContiguousKvCache, KvCache

@@ -1,1 +1,1 @@
-"""Load models from folders: supported architectures, weight files, memory bandwidth."""
+"""Load models from folders: supported architectures, weight files, the costs of forwards."""

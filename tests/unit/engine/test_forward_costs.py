@@ -10,7 +10,7 @@ from fly.messages import Role
 from services.engine.base import ForwardInput, Scores
 from services.engine.config import ModelConfig
 from services.engine.forward.torch_runner import TorchRunner, load_runner
-from services.engine.loading.bandwidth import measure_forward_s, weight_bytes
+from services.engine.loading.forward_costs import measure_forward_s, weight_bytes
 
 ModelFolder = Callable[[str], Path]
 
