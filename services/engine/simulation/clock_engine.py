@@ -1,7 +1,6 @@
 """The engine of simulated models: waits on a clock instead of computing."""
 
 import asyncio
-import math
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -12,7 +11,6 @@ from services.engine.config import ModelSection
 from services.engine.engine import Command, Engine
 from services.engine.future import Delivery, EngineFuture, deliver_all, deliver_here
 from services.engine.scheduling.scheduler import ScheduledJob, forward_inputs
-from services.engine.simulation.device import Device
 
 
 class TimedRunner(Runner, Protocol):
@@ -23,19 +21,12 @@ class TimedRunner(Runner, Protocol):
 
 
 class ClockEngine(Engine):
-    """An engine that runs as a task of the event loop, on a device of its own or on a shared one."""
+    """An engine that runs as a task of the event loop."""
 
-    def __init__(
-        self,
-        runner: TimedRunner,
-        clock: Clock,
-        config: ModelSection | None = None,
-        device: Device | None = None,
-    ) -> None:
+    def __init__(self, runner: TimedRunner, clock: Clock, config: ModelSection | None = None) -> None:
         super().__init__(runner, config or ModelSection(), clock)
         self._runner = runner
         self._clock = clock
-        self._device = device or Device(clock)
         self._inbox: deque[Command] = deque()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -68,7 +59,6 @@ class ClockEngine(Engine):
             deliver_all([*self._fail(), *self._end_all()])
 
     def _end_all(self) -> Sequence[Delivery]:
-        self._device.leave(self._wake)
         refused = [delivery for command in self._inbox for delivery in self._refuse(command)]
         self._inbox.clear()
         return [*refused, *self._abort()]
@@ -78,37 +68,29 @@ class ClockEngine(Engine):
             if not self._core.has_work:
                 await self._wake.wait()
             self._take_commands()
-            await self._wait_for_turn()
+            await self._wait_for_jobs()
             batch = self._core.next_batch() if self._core.has_work else []
             self._deliver()
             if batch:
-                with self._device.turn(self._wake):
-                    await self._forward(batch)
+                await self._forward(batch)
 
     def _take_commands(self) -> None:
         self._wake.clear()
         while self._inbox:
             self._carry_out(self._inbox.popleft())
 
-    async def _wait_for_turn(self) -> None:
-        """Call arriving commands until the device is free and the forward should wait for no more jobs."""
-        while (wait_s := self._wait_s()) > 0:
+    async def _wait_for_jobs(self) -> None:
+        """Call arriving commands until the forward should wait for no more jobs."""
+        while self._core.has_work and (wait_s := self._core.wait_s()) > 0:
             self._deliver()
-            ends: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._wake.wait())]
-            if wait_s < math.inf:
-                ends.append(asyncio.ensure_future(self._clock.sleep(wait_s)))
+            waits = (self._wake.wait(), self._clock.sleep(wait_s))
+            ends: list[asyncio.Future[Any]] = [asyncio.ensure_future(each) for each in waits]
             try:
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 for end in ends:
                     end.cancel()
             self._take_commands()
-
-    def _wait_s(self) -> float:
-        if not self._core.has_work:
-            self._device.leave(self._wake)
-            return 0.0
-        return max(self._device.wait_s(self.info.role, self._wake), self._core.wait_s())
 
     async def _forward(self, batch: Sequence[ScheduledJob]) -> None:
         parts = [batch]
