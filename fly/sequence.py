@@ -122,7 +122,6 @@ class StaleReason(Enum):
 
     BEYOND_STATE = "beyond_state"
     WRONG_HASH = "wrong_hash"
-    EVICTED = "evicted"
 
 
 class StaleState(Exception):

@@ -90,12 +90,6 @@ class RegistryService(RegistryServicer):
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
-    async def List(
-        self, request: registry_pb2.ListRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> registry_pb2.ListResponse:
-        """Return the current snapshot."""
-        return registry_pb2.ListResponse(snapshot=snapshot_to_wire(self._registry.snapshot))
-
     async def Watch(
         self, request: registry_pb2.WatchRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[registry_pb2.WatchResponse]:

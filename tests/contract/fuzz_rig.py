@@ -241,7 +241,6 @@ def tokenized() -> list[bytes]:
 
 GENUINE: Mapping[str, Callable[[], list[bytes]]] = {
     "InfoRequest": lambda: [b""],
-    "ListRequest": lambda: [b""],
     "WatchRequest": lambda: [b""],
     "ReportRequest": lambda: [registry_pb2.ReportRequest(router="r", waiting=3).SerializeToString()],
     "VerifyRequest": verified,

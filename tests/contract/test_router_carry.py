@@ -126,7 +126,7 @@ def fails_once(service: FakeService, step: int, failed: list[FakeService]) -> Sc
 async def test_a_service_that_loses_its_state_in_a_window_gets_a_replay(tmp_path: Path, tier: str) -> None:
     async with scene(tmp_path, [3]) as stage:
         expected = await stage.carried()
-        answers_at(getattr(stage, tier), {2}, Stale(0, StaleReason.EVICTED))
+        answers_at(getattr(stage, tier), {2}, Stale(0, StaleReason.WRONG_HASH))
         responses = [await stage.carried() for _ in range(2)]
     assert [ids(response) for response in responses] == [ids(expected)] * 2
     assert sum(response.statistics.replays for response in responses) >= 1

@@ -107,7 +107,7 @@ async def test_a_stale_server_is_told_the_sequence_anew(model: Path, tier: str) 
         expected = ids(await rig.generate(PLAIN))
         stale = target if tier == "target" else drafter
         stale.num_steps = 0
-        answers_at(stale, {3, 5}, Stale(0, StaleReason.EVICTED))
+        answers_at(stale, {3, 5}, Stale(0, StaleReason.WRONG_HASH))
         response = await rig.generate(EXACT)
     assert ids(response) == expected and response.statistics.replays == 2 and not response.warnings
 

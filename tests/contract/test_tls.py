@@ -67,7 +67,7 @@ CALLEES: dict[str, tuple[Callable[[Authority], Awaitable[Host]], str, set[str]]]
         "Drafter/Info",
         {"drafter", "controller"},
     ),
-    "controller": (a_registry, "Registry/List", {"router", "drafter"}),
+    "controller": (a_registry, "Registry/Report", {"router", "drafter"}),
 }
 """Services, a method of each without arguments, and the roles that may call it."""
 

@@ -37,13 +37,6 @@ def listed(snapshot: registry_pb2.Snapshot) -> dict[str, tuple[str, int, bool]]:
     return {e.replica: (e.address, e.generation, e.draining) for e in snapshot.endpoints}
 
 
-async def test_list_returns_the_current_snapshot(registry: Registry, channel: grpc.aio.Channel) -> None:
-    registry.publish((target("h:1"),))
-    response = await RegistryStub(channel).List(registry_pb2.ListRequest())
-    assert listed(response.snapshot) == {"target-0": ("h:1", 1, False)}
-    assert response.snapshot.endpoints[0].role == common_pb2.ROLE_TARGET
-
-
 async def test_watch_streams_the_current_snapshot_and_the_latest_after_each_change(
     registry: Registry, channel: grpc.aio.Channel
 ) -> None:
@@ -55,6 +48,7 @@ async def test_watch_streams_the_current_snapshot_and_the_latest_after_each_chan
     registry.publish(())
     snapshots.append((await anext(aiter(watch))).snapshot)
     assert [snapshot.generation for snapshot in snapshots] == [0, 1, 2, 3]
+    assert snapshots[1].endpoints[0].role == common_pb2.ROLE_TARGET
     assert [listed(snapshot) for snapshot in snapshots] == [
         {},
         {"target-0": ("h:1", 1, False)},
