@@ -21,7 +21,7 @@ from services.engine.config import (
     quantization_fault,
 )
 from services.engine.vllm_args import MEMORY_ARGUMENTS, config_faults, num_workers
-from services.lookup.config import NgramSection, SuffixSection
+from services.lookup.config import NgramDraftSection, NgramSection, SuffixDraftSection, SuffixSection
 from services.target.config import TargetSection, VllmTargetSection
 
 _HALF = 0.5
@@ -185,11 +185,11 @@ class LookupDrafter(DraftLimit, ScaledTier):
     """Drafters that look tokens up and run no model."""
 
 
-class NgramDrafter(NgramSection, LookupDrafter):
+class NgramDrafter(NgramDraftSection, LookupDrafter):
     """Drafters that look tokens up in the sequence itself."""
 
 
-class SuffixDrafter(SuffixSection, LookupDrafter):
+class SuffixDrafter(SuffixDraftSection, LookupDrafter):
     """Drafters that look tokens up in the sequence and in earlier responses of the deployment."""
 
 

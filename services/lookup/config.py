@@ -14,12 +14,16 @@ from services.lookup.index.budget import IndexBudget
 class LookupSection(Config):
     """Look-up of a replica of either tier, with any engine."""
 
+    max_tokens: int = Field(1_048_576, ge=1, le=1 << 24)
+    """Longest sequence of one stream at a look-up engine, in tokens."""
+
+
+class IndexSection(Config):
+    """Look-up in the sequence itself, for drafts; a sub-drafter is asked for snippets only."""
+
     lookup_index_tokens: int = Field(IndexBudget().max_tokens, ge=0)
     """Tokens of long sequences that the look-up indexes of one replica hold, over all sequences, at about 40
     bytes each. Beyond them it looks up the latest tokens of a sequence only."""
-
-    max_tokens: int = Field(1_048_576, ge=1, le=1 << 24)
-    """Longest sequence of one stream at a look-up engine, in tokens."""
 
 
 class NgramSection(LookupSection):
@@ -28,6 +32,10 @@ class NgramSection(LookupSection):
     engine: Literal["ngram"] = "ngram"
     """`ngram` continues the latest earlier occurrence of the longest matching suffix; `suffix` uses the
     statistics of all occurrences, in the sequence and in a cache of finished responses."""
+
+
+class NgramDraftSection(NgramSection, IndexSection):
+    """Keys of the engine `ngram` that drafts."""
 
     min_ngram: int = Field(2, ge=1, le=64)
     """Shortest suffix that counts as a match, in tokens."""
@@ -47,7 +55,11 @@ class SuffixSection(LookupSection):
     """Tokens of finished responses that one replica keeps, over all cache salts."""
 
 
-class LookupConfig(LookupSection, ServeSection):
+class SuffixDraftSection(SuffixSection, IndexSection):
+    """Keys of the engine `suffix` that drafts."""
+
+
+class LookupConfig(LookupSection, IndexSection, ServeSection):
     """Everything that the process of a look-up replica is started with, but for the keys of its engine."""
 
     role: Literal[Role.SUB_DRAFTER, Role.DRAFTER] = Role.SUB_DRAFTER
@@ -60,11 +72,11 @@ class LookupConfig(LookupSection, ServeSection):
     """Sequences that the replica holds at once; further ones are rejected. 0 is unlimited."""
 
 
-class NgramConfig(NgramSection, LookupConfig):
+class NgramConfig(NgramDraftSection, LookupConfig):
     """Everything that the process of a replica with the engine `ngram` is started with."""
 
 
-class SuffixConfig(SuffixSection, LookupConfig):
+class SuffixConfig(SuffixDraftSection, LookupConfig):
     """Everything that the process of a replica with the engine `suffix` is started with."""
 
 
