@@ -115,8 +115,6 @@ class _StaleReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StaleReas
     """`keep` exceeds the number of tokens that the server has."""
     STALE_REASON_WRONG_HASH: _StaleReason.ValueType  # 2
     """The prefix hash differs: the server has other tokens."""
-    STALE_REASON_EVICTED: _StaleReason.ValueType  # 3
-    """The sequence was evicted to free memory. Not sent any more: servers keep the tokens of a sequence that they preempt."""
 
 class StaleReason(_StaleReason, metaclass=_StaleReasonEnumTypeWrapper):
     """Reason why a step could not be applied."""
@@ -127,8 +125,6 @@ STALE_REASON_BEYOND_STATE: StaleReason.ValueType  # 1
 """`keep` exceeds the number of tokens that the server has."""
 STALE_REASON_WRONG_HASH: StaleReason.ValueType  # 2
 """The prefix hash differs: the server has other tokens."""
-STALE_REASON_EVICTED: StaleReason.ValueType  # 3
-"""The sequence was evicted to free memory. Not sent any more: servers keep the tokens of a sequence that they preempt."""
 Global___StaleReason: _TypeAlias = StaleReason  # noqa: Y015
 
 class _Role:

@@ -198,6 +198,7 @@ class DeploymentInfo(_message.Message):
     CHOICES_LIMIT_FIELD_NUMBER: _builtins.int
     LOGPROBS_LIMIT_FIELD_NUMBER: _builtins.int
     PRESETS_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     max_new_tokens_limit: _builtins.int
     """Most new tokens of one request."""
     draft_length_limit: _builtins.int
@@ -222,6 +223,10 @@ class DeploymentInfo(_message.Message):
     def presets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of the rules that mode fly may start from."""
 
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Faults of the deployment at present, each with its remedy."""
+
     def __init__(
         self,
         *,
@@ -233,10 +238,11 @@ class DeploymentInfo(_message.Message):
         choices_limit: _builtins.int = ...,
         logprobs_limit: _builtins.int = ...,
         presets: _abc.Iterable[_builtins.str] | None = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["default_speculation", b"default_speculation", "drafter", b"drafter", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices_limit", b"choices_limit", "default_speculation", b"default_speculation", "draft_length_limit", b"draft_length_limit", "drafter", b"drafter", "logprobs_limit", b"logprobs_limit", "max_new_tokens_limit", b"max_new_tokens_limit", "presets", b"presets", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices_limit", b"choices_limit", "default_speculation", b"default_speculation", "draft_length_limit", b"draft_length_limit", "drafter", b"drafter", "logprobs_limit", b"logprobs_limit", "max_new_tokens_limit", b"max_new_tokens_limit", "presets", b"presets", "target", b"target", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -25,29 +25,29 @@ _sym_db = _symbol_database.Default()
 from protos.flyserve.v1 import common_pb2 as protos_dot_flyserve_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!protos/flyserve/v1/registry.proto\x12\x0b\x66lyserve.v1\x1a\x1fprotos/flyserve/v1/common.proto\"\r\n\x0bListRequest\"7\n\x0cListResponse\x12\'\n\x08snapshot\x18\x01 \x01(\x0b\x32\x15.flyserve.v1.Snapshot\"\x0e\n\x0cWatchRequest\"8\n\rWatchResponse\x12\'\n\x08snapshot\x18\x01 \x01(\x0b\x32\x15.flyserve.v1.Snapshot\"0\n\rReportRequest\x12\x0e\n\x06router\x18\x01 \x01(\t\x12\x0f\n\x07waiting\x18\x02 \x01(\r\"\x10\n\x0eReportResponse\"H\n\x08Snapshot\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12(\n\tendpoints\x18\x02 \x03(\x0b\x32\x15.flyserve.v1.Endpoint\"s\n\x08\x45ndpoint\x12\x1f\n\x04role\x18\x01 \x01(\x0e\x32\x11.flyserve.v1.Role\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07replica\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\x04\x12\x10\n\x08\x64raining\x18\x05 \x01(\x08\x32\xcc\x01\n\x08Registry\x12;\n\x04List\x12\x18.flyserve.v1.ListRequest\x1a\x19.flyserve.v1.ListResponse\x12@\n\x05Watch\x12\x19.flyserve.v1.WatchRequest\x1a\x1a.flyserve.v1.WatchResponse0\x01\x12\x41\n\x06Report\x12\x1a.flyserve.v1.ReportRequest\x1a\x1b.flyserve.v1.ReportResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!protos/flyserve/v1/registry.proto\x12\x0b\x66lyserve.v1\x1a\x1fprotos/flyserve/v1/common.proto\"\x0e\n\x0cWatchRequest\"8\n\rWatchResponse\x12\'\n\x08snapshot\x18\x01 \x01(\x0b\x32\x15.flyserve.v1.Snapshot\"\x97\x01\n\rReportRequest\x12\x0e\n\x06router\x18\x01 \x01(\t\x12\x0f\n\x07waiting\x18\x02 \x01(\r\x12\x36\n\x06\x61larms\x18\x03 \x03(\x0b\x32&.flyserve.v1.ReportRequest.AlarmsEntry\x1a-\n\x0b\x41larmsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x10\n\x0eReportResponse\"H\n\x08Snapshot\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12(\n\tendpoints\x18\x02 \x03(\x0b\x32\x15.flyserve.v1.Endpoint\"s\n\x08\x45ndpoint\x12\x1f\n\x04role\x18\x01 \x01(\x0e\x32\x11.flyserve.v1.Role\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07replica\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\x04\x12\x10\n\x08\x64raining\x18\x05 \x01(\x08\x32\x8f\x01\n\x08Registry\x12@\n\x05Watch\x12\x19.flyserve.v1.WatchRequest\x1a\x1a.flyserve.v1.WatchResponse0\x01\x12\x41\n\x06Report\x12\x1a.flyserve.v1.ReportRequest\x1a\x1b.flyserve.v1.ReportResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.flyserve.v1.registry_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_LISTREQUEST']._serialized_start=83
-  _globals['_LISTREQUEST']._serialized_end=96
-  _globals['_LISTRESPONSE']._serialized_start=98
-  _globals['_LISTRESPONSE']._serialized_end=153
-  _globals['_WATCHREQUEST']._serialized_start=155
-  _globals['_WATCHREQUEST']._serialized_end=169
-  _globals['_WATCHRESPONSE']._serialized_start=171
-  _globals['_WATCHRESPONSE']._serialized_end=227
-  _globals['_REPORTREQUEST']._serialized_start=229
-  _globals['_REPORTREQUEST']._serialized_end=277
-  _globals['_REPORTRESPONSE']._serialized_start=279
-  _globals['_REPORTRESPONSE']._serialized_end=295
-  _globals['_SNAPSHOT']._serialized_start=297
-  _globals['_SNAPSHOT']._serialized_end=369
-  _globals['_ENDPOINT']._serialized_start=371
-  _globals['_ENDPOINT']._serialized_end=486
-  _globals['_REGISTRY']._serialized_start=489
-  _globals['_REGISTRY']._serialized_end=693
+  _globals['_REPORTREQUEST_ALARMSENTRY']._loaded_options = None
+  _globals['_REPORTREQUEST_ALARMSENTRY']._serialized_options = b'8\001'
+  _globals['_WATCHREQUEST']._serialized_start=83
+  _globals['_WATCHREQUEST']._serialized_end=97
+  _globals['_WATCHRESPONSE']._serialized_start=99
+  _globals['_WATCHRESPONSE']._serialized_end=155
+  _globals['_REPORTREQUEST']._serialized_start=158
+  _globals['_REPORTREQUEST']._serialized_end=309
+  _globals['_REPORTREQUEST_ALARMSENTRY']._serialized_start=264
+  _globals['_REPORTREQUEST_ALARMSENTRY']._serialized_end=309
+  _globals['_REPORTRESPONSE']._serialized_start=311
+  _globals['_REPORTRESPONSE']._serialized_end=327
+  _globals['_SNAPSHOT']._serialized_start=329
+  _globals['_SNAPSHOT']._serialized_end=401
+  _globals['_ENDPOINT']._serialized_start=403
+  _globals['_ENDPOINT']._serialized_end=518
+  _globals['_REGISTRY']._serialized_start=521
+  _globals['_REGISTRY']._serialized_end=664
 # @@protoc_insertion_point(module_scope)

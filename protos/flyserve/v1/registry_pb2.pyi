@@ -20,47 +20,6 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
-class ListRequest(_message.Message):
-    """Request for the current snapshot."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ListRequest: _TypeAlias = ListRequest  # noqa: Y015
-
-@_typing.final
-class ListResponse(_message.Message):
-    """Current snapshot."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SNAPSHOT_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def snapshot(self) -> Global___Snapshot:
-        """Endpoints at this time."""
-
-    def __init__(
-        self,
-        *,
-        snapshot: Global___Snapshot | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["snapshot", b"snapshot"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["snapshot", b"snapshot"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ListResponse: _TypeAlias = ListResponse  # noqa: Y015
-
-@_typing.final
 class WatchRequest(_message.Message):
     """Request for all snapshots from now on."""
 
@@ -103,25 +62,51 @@ Global___WatchResponse: _TypeAlias = WatchResponse  # noqa: Y015
 
 @_typing.final
 class ReportRequest(_message.Message):
-    """Load of one router."""
+    """Load and alarms of one router."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class AlarmsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     ROUTER_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
+    ALARMS_FIELD_NUMBER: _builtins.int
     router: _builtins.str
     """Id of the router, different in every process."""
     waiting: _builtins.int
     """Sequences that wait in its queue."""
+    @_builtins.property
+    def alarms(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Alarms about drafters, each with its remedy, by the names of the replicas."""
+
     def __init__(
         self,
         *,
         router: _builtins.str = ...,
         waiting: _builtins.int = ...,
+        alarms: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["router", b"router", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "router", b"router", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

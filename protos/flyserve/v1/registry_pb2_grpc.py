@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class RegistryStub:
-    """Lists the running service replicas, and receives the loads of routers.
+    """Lists the running service replicas, and receives the reports of routers.
     """
 
     def __init__(self, channel):
@@ -35,11 +35,6 @@ class RegistryStub:
         Args:
             channel: A grpc.Channel.
         """
-        self.List = channel.unary_unary(
-                '/flyserve.v1.Registry/List',
-                request_serializer=protos_dot_flyserve_dot_v1_dot_registry__pb2.ListRequest.SerializeToString,
-                response_deserializer=protos_dot_flyserve_dot_v1_dot_registry__pb2.ListResponse.FromString,
-                _registered_method=True)
         self.Watch = channel.unary_stream(
                 '/flyserve.v1.Registry/Watch',
                 request_serializer=protos_dot_flyserve_dot_v1_dot_registry__pb2.WatchRequest.SerializeToString,
@@ -53,15 +48,8 @@ class RegistryStub:
 
 
 class RegistryServicer:
-    """Lists the running service replicas, and receives the loads of routers.
+    """Lists the running service replicas, and receives the reports of routers.
     """
-
-    def List(self, request, context):
-        """Returns the current snapshot.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
         """Streams the current snapshot, then the latest one after every change; a slow watcher misses the snapshots in between.
@@ -71,7 +59,8 @@ class RegistryServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Report(self, request, context):
-        """Receives the load of a router, which autoscaling adds to that of the replicas. A report is valid for a few seconds.
+        """Receives the load of a router, which autoscaling adds to that of the replicas, and its alarms, which the
+        deployment's status shows. A report is valid for a few seconds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -80,11 +69,6 @@ class RegistryServicer:
 
 def add_RegistryServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'List': grpc.unary_unary_rpc_method_handler(
-                    servicer.List,
-                    request_deserializer=protos_dot_flyserve_dot_v1_dot_registry__pb2.ListRequest.FromString,
-                    response_serializer=protos_dot_flyserve_dot_v1_dot_registry__pb2.ListResponse.SerializeToString,
-            ),
             'Watch': grpc.unary_stream_rpc_method_handler(
                     servicer.Watch,
                     request_deserializer=protos_dot_flyserve_dot_v1_dot_registry__pb2.WatchRequest.FromString,
@@ -104,35 +88,8 @@ def add_RegistryServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Registry:
-    """Lists the running service replicas, and receives the loads of routers.
+    """Lists the running service replicas, and receives the reports of routers.
     """
-
-    @staticmethod
-    def List(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/flyserve.v1.Registry/List',
-            protos_dot_flyserve_dot_v1_dot_registry__pb2.ListRequest.SerializeToString,
-            protos_dot_flyserve_dot_v1_dot_registry__pb2.ListResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
 
     @staticmethod
     def Watch(request,

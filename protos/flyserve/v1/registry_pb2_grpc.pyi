@@ -27,41 +27,33 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class RegistryStub:
-    """Lists the running service replicas, and receives the loads of routers."""
+    """Lists the running service replicas, and receives the reports of routers."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> RegistryAsyncStub: ...
-    List: _grpc.UnaryUnaryMultiCallable[_registry_pb2.ListRequest, _registry_pb2.ListResponse]
-    """Returns the current snapshot."""
     Watch: _grpc.UnaryStreamMultiCallable[_registry_pb2.WatchRequest, _registry_pb2.WatchResponse]
     """Streams the current snapshot, then the latest one after every change; a slow watcher misses the snapshots in between."""
     Report: _grpc.UnaryUnaryMultiCallable[_registry_pb2.ReportRequest, _registry_pb2.ReportResponse]
-    """Receives the load of a router, which autoscaling adds to that of the replicas. A report is valid for a few seconds."""
+    """Receives the load of a router, which autoscaling adds to that of the replicas, and its alarms, which the
+    deployment's status shows. A report is valid for a few seconds.
+    """
 
 @_typing.type_check_only
 class RegistryAsyncStub(RegistryStub):
-    """Lists the running service replicas, and receives the loads of routers."""
+    """Lists the running service replicas, and receives the reports of routers."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
-    List: _aio.UnaryUnaryMultiCallable[_registry_pb2.ListRequest, _registry_pb2.ListResponse]  # type: ignore[assignment]
-    """Returns the current snapshot."""
     Watch: _aio.UnaryStreamMultiCallable[_registry_pb2.WatchRequest, _registry_pb2.WatchResponse]  # type: ignore[assignment]
     """Streams the current snapshot, then the latest one after every change; a slow watcher misses the snapshots in between."""
     Report: _aio.UnaryUnaryMultiCallable[_registry_pb2.ReportRequest, _registry_pb2.ReportResponse]  # type: ignore[assignment]
-    """Receives the load of a router, which autoscaling adds to that of the replicas. A report is valid for a few seconds."""
+    """Receives the load of a router, which autoscaling adds to that of the replicas, and its alarms, which the
+    deployment's status shows. A report is valid for a few seconds.
+    """
 
 class RegistryServicer(metaclass=_abc_1.ABCMeta):
-    """Lists the running service replicas, and receives the loads of routers."""
-
-    @_abc_1.abstractmethod
-    def List(
-        self,
-        request: _registry_pb2.ListRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_registry_pb2.ListResponse, _abc.Awaitable[_registry_pb2.ListResponse]]:
-        """Returns the current snapshot."""
+    """Lists the running service replicas, and receives the reports of routers."""
 
     @_abc_1.abstractmethod
     def Watch(
@@ -77,6 +69,8 @@ class RegistryServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_pb2.ReportRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_registry_pb2.ReportResponse, _abc.Awaitable[_registry_pb2.ReportResponse]]:
-        """Receives the load of a router, which autoscaling adds to that of the replicas. A report is valid for a few seconds."""
+        """Receives the load of a router, which autoscaling adds to that of the replicas, and its alarms, which the
+        deployment's status shows. A report is valid for a few seconds.
+        """
 
 def add_RegistryServicer_to_server(servicer: RegistryServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
