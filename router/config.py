@@ -270,6 +270,9 @@ class RouterConfig(RouterSection, ProcessSection):
     """The deployment may have no target while it is idle: start, and be ready, without one. Requests wait for
     `replica_wait_s`."""
 
+    has_drafter: bool = True
+    """The deployment has drafters: a round for which none is available is a fault."""
+
     grace_s: float = Field(30.0, ge=0)
     """Time in seconds that running requests have to finish when the router is stopped."""
 

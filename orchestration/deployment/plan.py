@@ -140,6 +140,7 @@ def router_config(
         "registry": registry,
         "start_timeout_s": start_timeout_s,
         "scales_to_zero": deployment.scales_to_zero,
+        "has_drafter": deployment.drafter is not None,
         "grace_s": grace_s,
         "speculation": changed_values(deployment.speculation, SpeculationConfig),
         "security": router_security(deployment.security),

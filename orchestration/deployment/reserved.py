@@ -42,6 +42,7 @@ ROUTER: Mapping[str, str] = {
     "drafters": "the registry lists the drafters",
     "start_timeout_s": "flyserve router takes it by --start-timeout-s, flyserve up by --startup-timeout-s",
     "scales_to_zero": "target.autoscaling.min: 0 sets it",
+    "has_drafter": "drafter: null sets it",
     "speculation": "it is a section of the whole deployment, next to the tiers",
 }
 """Keys of a router."""

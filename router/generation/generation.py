@@ -125,6 +125,7 @@ def _drafts(
         lookup if replicas.looks_up else None,
         context.clock,
         plan.rule.reproducible_drafts or replicas.can_pay(target.replica, plan.draft_length),
+        config.has_drafter,
     )
     return DraftSources(request, drafter, config.speculation.draft_length.max_sequences)
 

@@ -90,6 +90,14 @@ async def test_the_only_target_dies_and_comes_back_at_its_address(model: Path) -
     assert ids(response) == expected and response.statistics.replays == 1
 
 
+async def test_a_deployment_without_drafters_misses_none(model: Path) -> None:
+    async with running(model, [FakeTarget(HashModel())], has_drafter=False) as rig:
+        response = await rig.generate(EXACT)
+        assert ids(response) == ids(await rig.generate(PLAIN)) and not response.warnings
+    async with running(model, [FakeTarget(HashModel())]) as rig:
+        assert "had no draft" in (await rig.generate(EXACT)).warnings[0]
+
+
 async def test_a_drafter_dies_and_the_response_goes_on_without(model: Path) -> None:
     target, drafter = pair()
     async with running(model, [target], [drafter]) as rig:

@@ -69,5 +69,6 @@ flyserve_{{ . }}
 {{- $cluster := include "flyserve.clusters" . | fromJsonArray | first -}}
 {{- $file := include "flyserve.deploymentFile" (dict "root" . "cluster" $cluster) | fromYaml -}}
 {{- $read := omit $file "target" "drafter" "sub_drafter" "rollout" -}}
+{{- $read = set $read "has_drafter" (hasKey $file "drafter") -}}
 {{- set $read "model" .Values.target.model | toYaml | sha256sum -}}
 {{- end -}}

@@ -40,10 +40,12 @@ class DrafterDrafts:
         lookup: LookupBenefit | None,
         clock: Clock,
         can_pay: bool = True,
+        has_drafter: bool = True,
     ) -> None:
         """Begin a response; see `Patience`.
 
         `lookup` weighs the drafts of drafters that look tokens up. If drafts cannot pay, none is requested.
+        A deployment without drafters misses none.
         """
         self.session = session
         self._waits = plan.rule.reproducible_drafts
@@ -51,6 +53,7 @@ class DrafterDrafts:
         self._lookup = lookup
         self._clock = clock
         self._can_pay = can_pay
+        self._has_drafter = has_drafter
         self._waited_s = 0.0
         self._num_missed = self._num_late = 0
         self._reset()
@@ -101,7 +104,7 @@ class DrafterDrafts:
                 return self._worthwhile(arrived)
             if self.late_s is not None:
                 return NO_DRAFT
-        self.is_missed = True
+        self.is_missed = self._has_drafter
         return None
 
     async def _arrival(self, wanted: WantedDraft) -> ArrivedDraft | None:
