@@ -173,10 +173,26 @@ def test_probes_ask_for_what_the_router_and_ray_serve(tmp_path: Path) -> None:
     secured = container(rendered(tmp_path, None, SECURED), "router")
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert secured[probe]["grpc"] == {**router[probe]["grpc"], "port": 50053}
-    worker = container(manifests, "target")["readinessProbe"]["httpGet"]
-    assert worker["port"] == ray_constants.DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
-    head = container(manifests, "head")["readinessProbe"]["httpGet"]
-    assert head["port"] == ray_constants.DEFAULT_DASHBOARD_PORT
+    # Of the raylet, and of GCS on the head, whose raylet runs the controller.
+    agent = {"path": "/api/healthz", "port": ray_constants.DEFAULT_DASHBOARD_AGENT_LISTEN_PORT}
+    for role in ("head", "target"):
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            assert container(manifests, role)[probe]["httpGet"] == agent
+
+
+def test_ray_listens_on_ports_of_its_own(tmp_path: Path) -> None:
+    """By itself it takes free ones from the range of the services."""
+    manifests = rendered(tmp_path)
+    spec = one(manifests, "RayCluster")["spec"]
+    (made,) = deployments(manifests, tmp_path)
+    first, _, last = str(made.service_ports).partition("-")
+    ours = {made.controller.port, *range(int(first), int(last) + 1)}
+    for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
+        ports = {key: int(value) for key, value in group["rayStartParams"].items() if key.endswith("-port")}
+        assert {"node-manager-port", "object-manager-port", "runtime-env-agent-port"} <= ports.keys()
+        workers = range(ports.pop("min-worker-port"), ports.pop("max-worker-port") + 1)
+        assert len({*ports.values()}) == len(ports) and not {*ports.values()} & {*ours, *workers}
+        assert not ours & {*workers}
 
 
 def test_the_replicas_of_a_worker_drain_before_it_ends(tmp_path: Path) -> None:

@@ -10,11 +10,17 @@
 
 {{/* Replicas take their metrics' ports from three hundreds above the routers'. */}}
 {{- define "flyserve.checkPorts" -}}
+{{- $from := include "flyserve.firstServicePort" . | int -}}{{- $to := include "flyserve.lastServicePort" . | int -}}
+{{- $taken := list (dict "of" "their services have" "first" $from "last" $to) -}}
+{{- range tuple (list 6379 6383) (list 8080 8080) (list 8265 8265) (list 10001 19999) (list 52365 52365) -}}
+{{- $taken = append $taken (dict "of" "Ray has" "first" (first .) "last" (last .)) -}}
+{{- end -}}
 {{- with include "flyserve.metricsPort" . | int -}}
 {{- $first := add . 100 | int -}}{{- $last := add . 399 | int -}}
-{{- $from := include "flyserve.firstServicePort" $ | int -}}{{- $to := include "flyserve.lastServicePort" $ | int -}}
-{{- if and (le $first $to) (ge $last $from) -}}
-{{- fail (printf "telemetry.metrics_port: is %d, which gives replicas the ports %d to %d, but their services have %d to %d: choose one below %d" . $first $last $from $to (sub $from 399)) -}}
+{{- range $taken -}}
+{{- if and (le $first .last) (ge $last .first) -}}
+{{- fail (printf "telemetry.metrics_port: is %d, which gives replicas the ports %d to %d, but %s %d to %d: choose one below %d" (sub $first 100) $first $last .of .first .last (sub .first 399)) -}}
+{{- end -}}
 {{- end -}}
 {{- if gt $last 65535 -}}
 {{- fail (printf "telemetry.metrics_port: is %d, which gives replicas the ports %d to %d, beyond 65535: choose one below %d" . $first $last (sub $from 399)) -}}

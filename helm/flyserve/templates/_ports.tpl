@@ -3,8 +3,27 @@
 {{- with .Values.telemetry -}}{{- with .metrics_port -}}{{- int . -}}{{- end -}}{{- end -}}
 {{- end -}}
 
+{{/* Conditions of PromQL that select the metrics of this release.
+NOTE: other monitors than the chart's may not give the second label. */}}
+{{- define "flyserve.ownMetrics" -}}
+namespace={{ .Release.Namespace | quote }}
+{{- if .Values.monitoring.serviceMonitor.enabled }}, flyserve_io_deployment={{ include "flyserve.fullname" . | quote }}{{ end }}
+{{- end -}}
+
 {{/* Port of Ray's own metrics in each of its pods: KubeRay names it, too, if nobody does. */}}
 {{- define "flyserve.rayMetricsPort" -}}8080{{- end -}}
+
+{{/* Parameters of `ray start` for the ports on which it listens: others than the services' and the metrics'.
+NOTE: by itself, Ray takes free ones from the range in which they are. */}}
+{{- define "flyserve.rayPorts" -}}
+metrics-export-port: {{ include "flyserve.rayMetricsPort" . | quote }}
+node-manager-port: "6380"
+object-manager-port: "6381"
+runtime-env-agent-port: "6382"
+dashboard-agent-grpc-port: "6383"
+min-worker-port: "10002"
+max-worker-port: "19999"
+{{- end -}}
 
 {{/* Ports of the metrics of the replicas in a role's pods, as a JSON list: name, number. Each role has a hundred,
 from which every replica takes the first that is free in its pod. Arguments: root, role. */}}

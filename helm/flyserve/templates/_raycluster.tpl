@@ -47,7 +47,7 @@ spec:
       num-cpus: "1"
       num-gpus: "0"
       object-store-memory: "200000000"
-      metrics-export-port: {{ include "flyserve.rayMetricsPort" . | quote }}
+      {{- include "flyserve.rayPorts" . | nindent 6 }}
     {{- $head := dict "root" $root "cluster" $.cluster "role" "head" }}
     template: {{- include "flyserve.pod" (set $head "pod" (include "flyserve.rayPod" $head)) | nindent 6 }}
   workerGroupSpecs:
@@ -69,7 +69,7 @@ spec:
         num-gpus: {{ $size.gpus | toString | quote }}
         resources: {{ toJson $marks | quote | squote }}
         object-store-memory: "200000000"
-        metrics-export-port: {{ include "flyserve.rayMetricsPort" . | quote }}
+        {{- include "flyserve.rayPorts" . | nindent 8 }}
       template: {{- include "flyserve.pod" (set $self "pod" (include "flyserve.rayPod" $self)) | nindent 8 }}
     {{- end }}
 {{- end -}}

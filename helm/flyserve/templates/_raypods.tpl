@@ -42,7 +42,8 @@ spec:
         - {name: {{ .name }}, containerPort: {{ .port }}}
         {{- end }}
         {{- end }}
-      {{- $probe := ternary (dict "port" 8265 "path" "/api/gcs_healthz") (dict "port" 52365 "path" "/api/local_raylet_healthz") $isHead }}
+      {{- /* Raylet, and on the head GCS: the controller runs on the head's raylet. */}}
+      {{- $probe := dict "port" 52365 "path" "/api/healthz" }}
       startupProbe:
         httpGet: {{- toYaml $probe | nindent 10 }}
         periodSeconds: 5

@@ -45,8 +45,9 @@ spec:
       # A router listens only when a target is there.
       startupProbe:
         grpc: {port: {{ include "flyserve.probedPort" $root }}, service: flyserve.v1.Generation}
-        periodSeconds: 2
-        failureThreshold: {{ div (add 60 $pod.startTimeoutSeconds) 2 }}
+        periodSeconds: 5
+        timeoutSeconds: 5
+        failureThreshold: {{ div (add 60 $pod.startTimeoutSeconds) 5 }}
       readinessProbe:
         # Not the service: a router whose last target is lost goes on to answer, with 503.
         grpc: &alive {port: {{ include "flyserve.probedPort" $root }}, service: ""}
