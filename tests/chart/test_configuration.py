@@ -1,6 +1,5 @@
 """The rendered objects fit the code that reads them: files, commands, ports, probes."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +10,19 @@ import yaml
 from fly.messages import Role
 from flyserve.cli import app
 from orchestration.deployment.file import LAST_METRICS_OFFSET, METRICS_OFFSETS
-from orchestration.deployment.plan import metrics_port, plan, router_config
+from orchestration.deployment.plan import plan, router_config
 from orchestration.deployment.tiers import ModelTier
 from router.config import RouterConfig
 from router.servicer import SERVICE_NAME
 from services.common.config import parse
 from tests.chart.charts import CPU_DEMO, SECURED, Manifest, deployments, objects, one, pod_templates, rendered
 from tests.support.documents import snippets
-from tools.chart import CHART, RAY_API
+from tools.chart import CHART
 from tools.chart_goldens import EXAMPLES, RENDERED
 
 PAGES = CHART.parents[1] / "docs" / "kubernetes"
 ray_constants = pytest.importorskip("ray._private.ray_constants")
+ray_scripts = pytest.importorskip("ray.scripts.scripts")
 
 
 def container(manifests: list[Manifest], role: str) -> Any:
@@ -187,7 +187,9 @@ def test_ray_listens_on_ports_of_its_own(tmp_path: Path) -> None:
     (made,) = deployments(manifests, tmp_path)
     first, _, last = str(made.service_ports).partition("-")
     ours = {made.controller.port, *range(int(first), int(last) + 1)}
+    options = {option for parameter in ray_scripts.start.params for option in parameter.opts}
     for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
+        assert {f"--{key}" for key in group["rayStartParams"]} <= options
         ports = {key: int(value) for key, value in group["rayStartParams"].items() if key.endswith("-port")}
         assert {"node-manager-port", "object-manager-port", "runtime-env-agent-port"} <= ports.keys()
         workers = range(ports.pop("min-worker-port"), ports.pop("max-worker-port") + 1)
@@ -208,46 +210,6 @@ def test_the_replicas_of_a_worker_drain_before_it_ends(tmp_path: Path) -> None:
         given = arguments[arguments.index("--timeout-s") + 1]
         assert (program, arguments[0], given) == ("flyserve", "drain", "130")
         assert worker["terminationGracePeriodSeconds"] > int(given)
-
-
-def test_monitors_scrape_the_ports_at_which_metrics_are_told(tmp_path: Path) -> None:
-    values: Any = {
-        "monitoring": {"serviceMonitor": {"enabled": True}, "dashboards": {"enabled": True}},
-        "pods": {"target": {"replicasPerPod": 2}},
-    }
-    apis = (RAY_API, "monitoring.coreos.com/v1")
-    manifests = rendered(tmp_path, values, api_versions=apis)
-    (made,) = deployments(manifests, tmp_path)
-    ports = ports_of(manifests, "target", "drafter", "sub_drafter")
-    scraped = {end["port"] for end in one(manifests, "PodMonitor")["spec"]["podMetricsEndpoints"]}
-    used = {spec.config["telemetry"]["metrics_port"] for spec in plan(made, "registry:1")}
-    # Two targets share a pod, and take the first two ports of their tier.
-    expected = used | {metrics_port(made.telemetry, Role.TARGET, 1)}
-    # Ray's own: at the port that KubeRay gives it, in the head's pod, too.
-    assert {ports[name] for name in scraped} == expected | {8080}
-    assert ports_of(manifests, "head")["metrics"] == 8080
-    policy = one(manifests, "NetworkPolicy", "-ray")["spec"]["ingress"][-1]
-    assert {"port": 8080, "protocol": "TCP"} in policy["ports"]
-    (endpoint,) = one(manifests, "ServiceMonitor")["spec"]["endpoints"]
-    assert ports_of(manifests, "router")[endpoint["port"]] == made.telemetry.metrics_port
-    # The dashboard chooses by this label of the pods.
-    for kind in ("ServiceMonitor", "PodMonitor"):
-        assert "flyserve.io/deployment" in one(manifests, kind)["spec"]["podTargetLabels"]
-    values["monitoring"]["serviceMonitor"]["ray"] = False
-    monitor = one(rendered(tmp_path, values, api_versions=apis), "PodMonitor")
-    assert {ports[end["port"]] for end in monitor["spec"]["podMetricsEndpoints"]} == expected
-    # Its queries are held against the code's metrics where those are tested.
-    dashboards = one(manifests, "ConfigMap", "-dashboards")["data"]
-    assert json.loads(dashboards["flyserve.json"])["panels"]
-
-
-def test_alert_rules_are_those_of_the_release(tmp_path: Path) -> None:
-    apis = (RAY_API, "monitoring.coreos.com/v1")
-    manifests = rendered(tmp_path, {"monitoring": {"alerts": {"enabled": True}}}, api_versions=apis)
-    (group,) = one(manifests, "PrometheusRule")["spec"]["groups"]
-    assert len(group["rules"]) >= 10
-    for rule in group["rules"]:
-        assert 'namespace="serving"' in rule["expr"] and "NAMESPACE" not in rule["expr"]
 
 
 def test_secrets_are_only_named(tmp_path: Path) -> None:
