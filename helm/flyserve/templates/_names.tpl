@@ -1,16 +1,14 @@
 {{/* Names, labels. */}}
 
+{{/* Name of the release's objects: at most 32 characters, which leave room for `-COLOR-apply-REVISION-CHECKSUM`. Longer ones end
+with a checksum, so that two that begin alike differ. */}}
 {{- define "flyserve.fullname" -}}
-{{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 32 | trimSuffix "-" -}}
-{{- else -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
-{{- if contains $name .Release.Name -}}
-{{- .Release.Name | trunc 32 | trimSuffix "-" -}}
-{{- else -}}
-{{- printf "%s-%s" .Release.Name $name | trunc 32 | trimSuffix "-" -}}
+{{- $whole := .Values.fullnameOverride | default (contains $name .Release.Name | ternary .Release.Name (printf "%s-%s" .Release.Name $name)) -}}
+{{- if gt (len $whole) 32 -}}
+{{- $whole = printf "%s-%s" (trunc 25 $whole | trimSuffix "-") (sha256sum $whole | trunc 6) -}}
 {{- end -}}
-{{- end -}}
+{{- trimSuffix "-" $whole -}}
 {{- end -}}
 
 {{/* Selector of the pods of this release, including those that KubeRay creates. */}}
