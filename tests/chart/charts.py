@@ -1,5 +1,7 @@
 """Rendered charts as tests ask for them."""
 
+import shutil
+from collections.abc import Collection, Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,8 +13,9 @@ from orchestration.deployment.file import Deployment
 from router.security.keys import issue_key
 from services.common.config import load_yaml
 from tests.support.certificates import Authority
+from tests.support.kubernetes_api import kubernetes_api
 from tests.support.secret_mounts import MountedSecrets, certificate_files
-from tools.chart import template
+from tools.chart import CHART, NAMESPACE, template
 from tools.chart_goldens import EXAMPLES
 
 CPU_DEMO, SECURED = (next(e for e in EXAMPLES if e.stem == name) for name in ("cpu-demo", "secured"))
@@ -37,6 +40,33 @@ def _text(values: str, files: tuple[Path, ...], **options: Any) -> str:
         path = Path(folder, "values.yaml")
         path.write_text(values, encoding="utf-8")
         return template(*files, path, **options)
+
+
+def upgraded(
+    folder: Path,
+    live: Sequence[Manifest],
+    values: Any = None,
+    *files: Path,
+    forbidden: Collection[str] = (),
+    more: Sequence[str] = (),
+    **options: Any,
+) -> list[Manifest]:
+    """The objects that these values make where these objects run; forbidden kinds cannot be read."""
+    with kubernetes_api(live, NAMESPACE, forbidden) as server:
+        cluster = ("--dry-run=server", "--kube-apiserver", server, *more)
+        return rendered(folder, values, *files, more=cluster, **options)
+
+
+def shown_notes(folder: Path, *files: Path, live: Sequence[Manifest] = ()) -> str:
+    """The notes where these objects run: helm itself shows notes only to those who have a cluster."""
+    chart = folder / "flyserve"
+    shutil.copytree(CHART, chart, dirs_exist_ok=True)
+    shown = 'notes: |\n  {{- include (print $.Template.BasePath "/NOTES.txt") . | nindent 2 }}\n'
+    (chart / "templates" / "shown.yaml").write_text(shown, encoding="utf-8")
+    with kubernetes_api(live, NAMESPACE) as server:
+        text = template(*files, chart=chart, more=("--dry-run=server", "--kube-apiserver", server))
+    (notes,) = (m["notes"] for m in objects(text) if "notes" in m)
+    return str(notes)
 
 
 def objects(text: str) -> list[Manifest]:

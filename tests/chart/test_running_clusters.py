@@ -1,15 +1,13 @@
 """Running Ray clusters are looked up: an upgrade cannot mix pods, nor lose the cluster of the routers."""
 
 import copy
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.chart.charts import Manifest, rendered
-from tests.support.ray_cluster_api import ray_cluster_api
-from tools.chart import NAMESPACE, ChartError
+from tests.chart.charts import Manifest, rendered, upgraded
+from tools.chart import ChartError
 
 BOTH = {"limits": {"memory": "4Gi"}, "requests": {"memory": "4Gi"}}
 MIXING: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
@@ -25,6 +23,26 @@ MIXING: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("resources.limits.memory", "is 3Gi", "have none"),
     ),
     "CPUs of the head": ({"pods": {"head": {"resources": {"requests": {"cpu": "2"}}}}}, ("(head)",)),
+    "fault tolerance": (
+        {"ray": {"gcsFaultTolerance": {"redisAddress": "redis:6379"}}},
+        ("gcsFaultToleranceOptions", "(head) is none", "redis:6379"),
+    ),
+    "Ray's token": ({"ray": {"authSecret": "mine"}}, ("authOptions", "mine")),
+    "Ray's autoscaler": (
+        {"ray": {"autoscaling": {"enabled": False}}, "rollout": {"surge": 0}},
+        ("enableInTreeAutoscaling", "is true"),
+    ),
+    "a volume of models": (
+        {"models": {"existingClaim": "weights"}, "target": {"model": "/models/a"}},
+        ("mount of models", "(target)", "is none"),
+    ),
+    "a model of the hub": (
+        {
+            "models": {"hub": {"online": True, "ephemeralSize": "9Gi"}},
+            "drafter": {"model": "org/name@main"},
+        },
+        ("env.HF_HOME", "(drafter)"),
+    ),
     "replicas in a pod": ({"pods": {"target": {"replicasPerPod": 2}}}, ("num-cpus", "(target)")),
 }
 HARMLESS = {
@@ -34,6 +52,8 @@ HARMLESS = {
     "rule": {"speculation": {"mode": "exact"}},
     "a tier less": {"sub_drafter": None},
     "node selector": {"pods": {"target": {"nodeSelector": {"pool": "a"}}}},
+    "a variable": {"pods": {"target": {"env": [{"name": "A", "value": "b"}]}}},
+    "time of idle pods": {"ray": {"autoscaling": {"idleTimeoutSeconds": 900}}},
     "second cluster": {
         "ray": {"standby": {"name": "green", "image": {"tag": "9"}, "values": {"target": {"threads": 3}}}}
     },
@@ -42,12 +62,6 @@ HARMLESS = {
 
 def clusters(manifests: list[Manifest]) -> list[Manifest]:
     return [manifest for manifest in manifests if manifest["kind"] == "RayCluster"]
-
-
-def upgraded(folder: Path, live: Sequence[Manifest], values: Any) -> list[Manifest]:
-    """The objects of an upgrade where these clusters run."""
-    with ray_cluster_api(live, NAMESPACE) as server:
-        return rendered(folder, values, more=("--dry-run=server", "--kube-apiserver", server))
 
 
 @pytest.fixture(scope="module")
@@ -100,5 +114,5 @@ def test_clusters_that_end_and_those_of_other_releases_do_not_count(blue: Manife
     ending, other = copy.deepcopy(blue), copy.deepcopy(blue)
     ending["metadata"]["deletionTimestamp"] = "2026-11-23T08:00:00Z"
     other["metadata"] |= {"name": "other-blue"}
-    other["metadata"]["labels"]["flyserve.io/deployment"] = "other"
+    other["metadata"]["labels"] |= {"flyserve.io/deployment": "other", "app.kubernetes.io/instance": "other"}
     assert upgraded(tmp_path, [ending, other], values) == rendered(tmp_path, values)

@@ -8,7 +8,7 @@ import yaml
 
 from orchestration.release.values import Values, layered, merged, plan, with_tag
 from tests.chart.charts import Manifest, one, rendered
-from tests.support.ray_cluster_api import ray_cluster_api
+from tests.support.kubernetes_api import kubernetes_api
 from tools.chart import CHART, NAMESPACE, ChartError
 
 DEFAULTS: Values = yaml.safe_load((CHART / "values.yaml").read_text())
@@ -35,6 +35,9 @@ CHANGES: dict[str, tuple[Values, Values]] = {
         },
         {"image": {"tag": "2"}, "pods": {"router": {"image": {"tag": "2-slim"}}}},
     ),
+    "fault tolerance": ({}, {"ray": {"gcsFaultTolerance": {"redisAddress": "redis:6379"}}}),
+    "Ray's token": ({}, {"ray": {"authSecret": "mine"}}),
+    "users of pods": ({}, {"image": {"tag": "2"}, "podSecurityContext": {"runAsUser": None}}),
     "settings of routers as well": ({}, {"image": {"tag": "2"}, "router": {"max_queued": 5}}),
 }
 
@@ -52,7 +55,7 @@ def test_every_step_keeps_the_pods_that_run(case: str, tmp_path: Path) -> None:
     before, after = CHANGES[case]
 
     def upgraded(live: list[Manifest], values: Values) -> list[Manifest]:
-        with ray_cluster_api(list(clusters(live).values()), NAMESPACE) as server:
+        with kubernetes_api(list(clusters(live).values()), NAMESPACE) as server:
             return rendered(tmp_path, values, more=("--dry-run=server", "--kube-apiserver", server))
 
     installed = rendered(tmp_path, before)

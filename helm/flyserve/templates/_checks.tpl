@@ -11,12 +11,16 @@
 {{- include "flyserve.checkMonitoring" . -}}
 {{- include "flyserve.checkPorts" . -}}
 {{- include "flyserve.checkSchedule" . -}}
+{{- if .Values.checks.quotas -}}{{- include "flyserve.checkQuotas (checks.quotas: false skips this)" . -}}{{- end -}}
 {{- range $cluster := include "flyserve.clusters" . | fromJsonArray -}}
 {{- $own := dict -}}
 {{- include "flyserve.fillRoot" (dict "root" $ "cluster" $cluster "own" $own) -}}
 {{- range $role := include "flyserve.tiers" $own | fromJsonArray -}}
 {{- include "flyserve.checkTier" (dict "root" $own "role" $role) -}}
 {{- include "flyserve.checkPods" (dict "root" $own "role" $role) -}}
+{{- end -}}
+{{- if and $own.Values.checks.kuberay $own.Values.ray.gcsFaultTolerance.rocksdb.enabled -}}
+{{- include "flyserve.checkKubeRay (checks.kuberay: false skips this)" (dict "root" $own "cluster" $cluster) -}}
 {{- end -}}
 {{- end -}}
 {{- include "flyserve.checkRunning" (dict "root" . "live" (include "flyserve.liveClusters" . | fromJsonArray)) -}}
@@ -25,6 +29,9 @@
 {{- define "flyserve.checkApi" -}}
 {{- if not (.Capabilities.APIVersions.Has "ray.io/v1") -}}
 {{- fail "ray.io/v1: this cluster does not know RayCluster: install the KubeRay operator, 1.6 or later, first; to render without a cluster, add --api-versions ray.io/v1" -}}
+{{- end -}}
+{{- if and (.Capabilities.APIVersions.Has "ray.io/v1/RayCluster") (not (.Capabilities.APIVersions.Has "ray.io/v1/RayCronJob")) -}}
+{{- fail "ray.io/v1: this cluster's KubeRay is older than 1.6, which brings RayCronJob: upgrade the operator and its CustomResourceDefinitions, which helm upgrade does not do by itself" -}}
 {{- end -}}
 {{- end -}}
 

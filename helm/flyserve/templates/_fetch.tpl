@@ -63,9 +63,7 @@ initContainers:
     command: [flyserve, pull, {{ $model.source | quote }}, {{ $model.folder }}, --wait-only, --timeout-s, {{ $.root.Values.models.fetch.timeoutSeconds | int | toString | quote }}]
     env:
       - {name: HOME, value: /tmp}
-    resources:
-      requests: {cpu: 50m, memory: 128Mi}
-      limits: {memory: 512Mi}
+    resources: {{- toYaml $.root.Values.pods.fetch.resources | nindent 6 }}
     volumeMounts:
       - {name: tmp, mountPath: /tmp}
       - {name: models, mountPath: {{ $.root.Values.models.mountPath }}, readOnly: true}

@@ -32,9 +32,7 @@ spec:
     securityContext: {{- toYaml $root.Values.securityContext | nindent 6 }}
     volumeMounts:
       - {name: tmp, mountPath: /tmp}
-    resources:
-      requests: {cpu: 200m, memory: 512Mi}
-      limits: {memory: 1Gi}
+    resources: {{- toYaml $root.Values.ray.autoscaling.resources | nindent 6 }}
   {{- end }}
   {{- with include "flyserve.faultTolerance" (dict "root" $root "cluster" $.cluster) }}
   gcsFaultToleranceOptions: {{- . | nindent 4 }}
