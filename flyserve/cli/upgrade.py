@@ -22,14 +22,19 @@ def upgrade(
         typer.Option("--values", help="Values file; may repeat. Default: the values that the release has."),
     ] = None,
     namespace: Annotated[str, typer.Option(help="Namespace of the release.")] = "default",
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="Replace the running pods of Ray even if they may stay as they are."),
+    ] = False,
     timeout_s: Annotated[
         float, typer.Option(min=1, help="Time limit of each step: loading weights, or finishing requests.")
     ] = 3600.0,
 ) -> None:
     """Upgrade a release of the chart, by helm and kubectl, without a failed request.
 
-    If running pods would have to change (image, Ray's version, size), a second Ray cluster starts with the
-    new values, routers move to it, and the first one is removed; a failed step returns to what ran before.
+    If running pods would have to change (image, Ray's version, size, fault tolerance), a second Ray cluster
+    starts with the new values, routers move to it, and the first one is removed; a failed step returns to
+    what ran before.
     It needs room for both clusters at once.
     """
     with reported_errors():
@@ -39,7 +44,7 @@ def upgrade(
 
         given = reduce(layered, map(_read, values)) if values else None
         here = Release(release, namespace, timeout_s)
-        run(here, chart, given, timeout_s, lambda line: output().print(line, markup=False))
+        run(here, chart, given, timeout_s, lambda line: output().print(line, markup=False), replace=replace)
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -21,7 +21,13 @@ class _Clock(Protocol):
 
 
 def upgrade(
-    release: Release, chart: str, given: Values | None, timeout_s: float, report: Report, clock: _Clock = time
+    release: Release,
+    chart: str,
+    given: Values | None,
+    timeout_s: float,
+    report: Report,
+    clock: _Clock = time,
+    replace: bool = False,
 ) -> None:
     """Upgrade a release without a gap; after a failed step, return to the revision that it had.
 
@@ -32,6 +38,7 @@ def upgrade(
         timeout_s: Time limit for old routers to finish their requests.
         report: Called with a line about each step.
         clock: Time and sleep.
+        replace: Replace the running pods of Ray even if they may stay.
 
     Raises:
         ConfigError: The chart refuses the values, or another upgrade has not ended.
@@ -41,11 +48,11 @@ def upgrade(
     if standby := installed.values["ray"].get("standby", {}).get("name"):
         raise ConfigError(
             f"ray.standby.name: is {standby}, so that an upgrade has not ended: finish it by helm upgrade,"
-            " or return by helm rollback"
+            " or return by helm rollback, one revision at a time"
         )
     own = installed.own if given is None else given
     active = installed.values["ray"]["active"]
-    if not _needs_second_cluster(release, chart, with_active(own, active)):
+    if not (_needs_second_cluster(release, chart, with_active(own, active)) or replace):
         report("no running pod changes: one step")
         release.upgrade(chart, with_active(own, active))
         return

@@ -6,9 +6,19 @@ from typing import Any
 
 Values = dict[str, Any]
 
-_OF_CLUSTERS = ("image", "target", "drafter", "sub_drafter", "models", "pods", "ray")
+_OF_CLUSTERS = (
+    "image",
+    "target",
+    "drafter",
+    "sub_drafter",
+    "models",
+    "pods",
+    "podSecurityContext",
+    "securityContext",
+    "ray",
+)
 """Keys that ray.standby.values takes."""
-_OF_RAY = ("version", "autoscaling", "gcsFaultTolerance")
+_OF_RAY = ("version", "autoscaling", "authSecret", "gcsFaultTolerance")
 """Keys of `ray` that can differ between two clusters."""
 
 

@@ -10,7 +10,9 @@
 {{- range $clusters -}}
 {{- $_ := set . "name" (printf "%s-%s" $fullname .color) -}}
 {{- $_ := set . "head" (printf "%s-head-%s" $fullname .color) -}}
-{{- $_ := set . "tokenSecret" (default .name $.Values.ray.authSecret) -}}
+{{- $own := dict -}}
+{{- include "flyserve.fillRoot" (dict "root" $ "cluster" . "own" $own) -}}
+{{- $_ := set . "tokenSecret" (default .name $own.Values.ray.authSecret) -}}
 {{- end -}}
 {{- toJson $clusters -}}
 {{- end -}}

@@ -1,3 +1,25 @@
+{{/* Number of routers in the running Deployment; empty if there is none. */}}
+{{- define "flyserve.liveRouters" -}}
+{{- with lookup "apps/v1" "Deployment" .Release.Namespace (printf "%s-router" (include "flyserve.fullname" .)) -}}{{ .spec.replicas }}{{- end -}}
+{{- end -}}
+
+{{/* Number of routers for the Deployment; empty leaves it to an autoscaler.
+NOTE: where an autoscaler begins, the running number stays: Kubernetes would take a number that is gone for 1. */}}
+{{- define "flyserve.routerReplicas" -}}
+{{- $pod := .Values.pods.router -}}
+{{- if not $pod.autoscaling.enabled -}}
+{{- int $pod.replicas -}}
+{{- else -}}
+{{- with include "flyserve.liveRouters" . -}}{{- max (int .) $pod.autoscaling.minReplicas -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Behavior of the autoscaler of routers, CPU's and KEDA's. */}}
+{{- define "flyserve.routerScaling" -}}
+# Streams are long, and a router that is removed must finish them.
+scaleDown: {stabilizationWindowSeconds: 600}
+{{- end -}}
+
 {{/* The pod of a router. Arguments: root, role (router), cluster (that it uses). */}}
 {{- define "flyserve.routerPod" -}}
 {{- $root := .root -}}

@@ -78,9 +78,11 @@ class Clock:
         self.now += seconds
 
 
-def run(release: Rehearsed, given: Values | None = NEW, timeout_s: float = 60.0) -> list[str]:
+def run(
+    release: Rehearsed, given: Values | None = NEW, timeout_s: float = 60.0, replace: bool = False
+) -> list[str]:
     lines: list[str] = []
-    upgrade(release, str(CHART), given, timeout_s, lines.append, Clock())
+    upgrade(release, str(CHART), given, timeout_s, lines.append, Clock(), replace)
     return lines
 
 
@@ -122,6 +124,15 @@ def test_what_changes_no_running_pod_takes_one_step() -> None:
     run(release, {"router": {"max_queued": 5}})
     assert release.calls == ["check", "upgrade blue"]
     assert release.given == [{"router": {"max_queued": 5}, "ray": {"active": "blue"}}]
+
+
+def test_running_pods_are_replaced_on_demand() -> None:
+    release = Rehearsed(refusal="")
+    run(release, {"pods": {"target": {"nodeSelector": {"pool": "a"}}}}, replace=True)
+    upgrades = [call for call in release.calls if call.startswith("upgrade")]
+    assert upgrades == ["upgrade blue green", "upgrade green blue", "upgrade green"]
+    overlay = release.given[0]["ray"]["standby"]["values"]
+    assert overlay["pods"] == {"target": {"nodeSelector": {"pool": "a"}}}
 
 
 @pytest.mark.parametrize(
