@@ -12,6 +12,7 @@ FOLDER = Path(__file__).parent.parent / "helm"
 CHART = FOLDER / "flyserve"
 RAY_API = "ray.io/v1"
 GATEWAY_API = "gateway.networking.k8s.io/v1"
+KEDA_API = "keda.sh/v1alpha1"
 RELEASE, NAMESPACE = "demo", "serving"
 
 
@@ -21,7 +22,7 @@ class ChartError(Exception):
 
 def template(
     *values: Path,
-    api_versions: Sequence[str] = (RAY_API, GATEWAY_API),
+    api_versions: Sequence[str] = (RAY_API, GATEWAY_API, KEDA_API),
     chart: Path = CHART,
     release: str = RELEASE,
     more: Sequence[str] = (),
@@ -58,14 +59,14 @@ def _helm(*arguments: str) -> str:
     with tempfile.TemporaryDirectory() as home:
         folders = {f"HELM_{kind}_HOME": home for kind in ("CONFIG", "CACHE", "DATA")}
         done = subprocess.run(
-            [_binary(), *arguments], env={**os.environ, **folders}, capture_output=True, text=True
+            [binary(), *arguments], env={**os.environ, **folders}, capture_output=True, text=True
         )
     if done.returncode:
         raise ChartError((done.stderr or done.stdout).strip())
     return done.stdout
 
 
-def _binary() -> str:
+def binary() -> str:
     """Return the path of helm: of this virtual environment, else of the machine."""
     own = Path(sys.executable).with_name("helm")
     found = str(own) if own.exists() else shutil.which("helm")

@@ -11,12 +11,12 @@ from kubernetes_validate import utils as schemas
 
 from tests.chart.charts import Manifest, objects, one, pod_templates
 from tools import chart_schema as schema
-from tools.chart import GATEWAY_API, RAY_API, lint, template
+from tools.chart import GATEWAY_API, KEDA_API, RAY_API, lint, template
 from tools.chart_goldens import EXAMPLES, RENDERED
 
 OWN_SCHEMA = yaml.safe_load((Path(__file__).parent / "raycluster.schema.yaml").read_text())
 KUBERNETES = [f"1.{minor}" for minor in range(28, 38)]
-CUSTOM = (RAY_API, GATEWAY_API, "keda.sh/v1alpha1")
+CUSTOM = (RAY_API, GATEWAY_API, KEDA_API)
 """APIs whose objects Kubernetes' own schemas do not know."""
 
 each_example = pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)

@@ -217,3 +217,10 @@ def test_a_second_cluster_s_image_comes_before_that_of_a_role(tmp_path: Path) ->
     groups = [cluster["spec"]["workerGroupSpecs"][0] for cluster in clusters]
     found = [group["template"]["spec"]["containers"][0]["image"] for group in groups]
     assert found == ["flyserve:1-mine", "flyserve:2"]
+
+
+def test_the_autoscaler_s_resources_are_a_value(tmp_path: Path) -> None:
+    values = {"ray": {"autoscaling": {"resources": {"limits": {"cpu": "1", "memory": "2Gi"}}}}}
+    options = one(rendered(tmp_path, values), "RayCluster")["spec"]["autoscalerOptions"]
+    assert options["resources"]["limits"] == {"cpu": "1", "memory": "2Gi"}
+    assert options["resources"]["requests"] == {"cpu": "200m", "memory": "512Mi"}

@@ -48,6 +48,9 @@ def test_keda_scales_the_routers_alone_on_requests_that_wait() -> None:
     assert not [m for m in manifests if m["kind"] == "HorizontalPodAutoscaler"]
     (trigger,) = scaled["triggers"]
     assert trigger["metadata"]["query"] == 'sum(flyserve_requests_queued{namespace="serving"})'
+    assert (scaled["minReplicaCount"], scaled["maxReplicaCount"]) == (2, 6)
+    behavior = scaled["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+    assert behavior["scaleDown"]["stabilizationWindowSeconds"] >= 300, "streams are long"
     # Nodes can be drained, and one router of the fewest stays.
     budget = one(manifests, "PodDisruptionBudget", "-router")["spec"]
     assert budget["minAvailable"] < scaled["minReplicaCount"]

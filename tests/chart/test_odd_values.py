@@ -16,6 +16,27 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "metrics that end on them": ({"telemetry": {"metrics_port": 49701}}, ("49801 to 50100",)),
     "metrics beyond all ports": ({"telemetry": {"metrics_port": 65137}}, ("65237 to 65536", "beyond 65535")),
+    "metrics on the ports of Ray's workers": (
+        {"telemetry": {"metrics_port": 9700}},
+        ("metrics_port: is 9700", "9800 to 10099", "Ray has 10001 to 19999", "below 9602"),
+    ),
+    "metrics on the port of Ray's agent": ({"telemetry": {"metrics_port": 52000}}, ("52365",)),
+    "KEDA without limits": (
+        {"pods": {"router": {"keda": {"prometheus": "http://p:9090"}}}},
+        ("pods.router.keda.prometheus: is http://p:9090", "autoscaling.enabled is false"),
+    ),
+    "models in an image and in a claim": (
+        {"models": {"ociImage": "r/m:1", "existingClaim": "weights"}},
+        ("models.ociImage: is r/m:1", "keep one of"),
+    ),
+    "models in an image and from the hub": (
+        {"models": {"ociImage": "r/m:1", "hub": {"online": True}}},
+        ("models.hub.online: is true", "cannot be written"),
+    ),
+    "models in an image on an old cluster": (
+        {"models": {"ociImage": "r/m:1"}, "target": {"model": "/models/a"}},
+        ("models.ociImage: this cluster is Kubernetes v1.32", "1.35 or later", "--kube-version"),
+    ),
     "a name with a dot": ({"fullnameOverride": "a.b"}, ("fullnameOverride", "a.b", "letter first")),
     "a name with a digit first": ({"fullnameOverride": "1abc"}, ("fullnameOverride", "1abc")),
     "a schedule in words": (
@@ -66,7 +87,7 @@ RENDERED: dict[str, dict[str, Any]] = {
     "no schedule": {"apply": {"repeatSchedule": ""}},
     "empty resources": {"pods": {"target": {"resources": {}}}},
     "no resources": {"pods": {role: {"resources": None} for role in ("target", "head", "router", "apply")}},
-    "a long name": {"fullnameOverride": "a" * 40},
+    "a long name": {"fullnameOverride": "a" * 53},
 }
 
 

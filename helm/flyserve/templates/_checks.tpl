@@ -39,6 +39,7 @@
 {{- if and .Values.models.existingClaim .Values.models.persistence.size -}}
 {{- fail "models.existingClaim: is set, and models.persistence.size, too: keep one of them" -}}
 {{- end -}}
+{{- include "flyserve.checkOciImage" . -}}
 {{- include "flyserve.checkSharedVolume" . -}}
 {{- $kvHeads := int .Values.models.kvHeads -}}
 {{- $shards := int (.Values.target.shards | default (include "flyserve.defaults" . | fromJson).shards) -}}
@@ -53,11 +54,11 @@
 {{- $tier := get $values .role -}}
 {{- $filled := include "flyserve.filledKeys" . | fromJson -}}
 {{- $model := $tier.model | default $filled.model | default "" -}}
-{{- if and (include "flyserve.isHubId" $model) (not $values.models.hub.online) (not (include "flyserve.claim" .root)) -}}
+{{- if and (include "flyserve.isHubId" $model) (not $values.models.hub.online) (not (include "flyserve.modelVolume" .root)) -}}
 {{- fail (printf "%s.model: is %s, of the model hub: set models.hub.online to true, or models.existingClaim to a claim whose folder hub holds it" .role $model) -}}
 {{- end -}}
-{{- if and (hasPrefix (printf "%s/" $values.models.mountPath) $model) (not (include "flyserve.claim" .root)) -}}
-{{- fail (printf "%s.model: is %s, but nothing is mounted at %s: set models.existingClaim or models.persistence.size" .role $model $values.models.mountPath) -}}
+{{- if and (hasPrefix (printf "%s/" $values.models.mountPath) $model) (not (include "flyserve.modelVolume" .root)) -}}
+{{- fail (printf "%s.model: is %s, but nothing is mounted at %s: set models.existingClaim, models.persistence.size or models.ociImage" .role $model $values.models.mountPath) -}}
 {{- end -}}
 {{- include "flyserve.checkEngine" . -}}
 {{- if and (eq .role "sub_drafter") (include "flyserve.looksUp" (dict "root" .root "role" "drafter")) -}}
@@ -155,6 +156,14 @@ NOTE: no rule of the schema: helm lint validates the chart's own values even whe
 {{- with .Values.pods.router.autoscaling -}}
 {{- if and .enabled (gt (int .minReplicas) (int .maxReplicas)) -}}
 {{- fail (printf "pods.router.autoscaling.minReplicas: is %d, beyond maxReplicas of %d: raise maxReplicas" (int .minReplicas) (int .maxReplicas)) -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.pods.router.keda.prometheus -}}
+{{- if not $.Values.pods.router.autoscaling.enabled -}}
+{{- fail (printf "pods.router.keda.prometheus: is %s, but pods.router.autoscaling.enabled is false: set it to true; its minReplicas and maxReplicas are KEDA's limits" .) -}}
+{{- end -}}
+{{- if not ($.Capabilities.APIVersions.Has "keda.sh/v1alpha1") -}}
+{{- fail "pods.router.keda.prometheus: this cluster does not know ScaledObject: install KEDA, or leave it empty to scale by CPU; to render without a cluster, add --api-versions keda.sh/v1alpha1" -}}
 {{- end -}}
 {{- end -}}
 {{- $least := include "flyserve.fewestRouters" . | int -}}

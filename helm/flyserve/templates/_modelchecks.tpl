@@ -69,3 +69,18 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
+
+{{/* A volume from an image cannot be written, and older versions of Kubernetes have none. */}}
+{{- define "flyserve.checkOciImage" -}}
+{{- with .Values.models.ociImage -}}
+{{- if include "flyserve.claim" $ -}}
+{{- fail (printf "models.ociImage: is %s, but there is a claim of the models, too: keep one of models.existingClaim, models.persistence.size and models.ociImage" .) -}}
+{{- end -}}
+{{- if $.Values.models.hub.online -}}
+{{- fail (printf "models.hub.online: is true, but the models are in the image %s, which cannot be written: set it to false" .) -}}
+{{- end -}}
+{{- if semverCompare "<1.33-0" $.Capabilities.KubeVersion.Version -}}
+{{- fail (printf "models.ociImage: this cluster is Kubernetes %s, which has no image volumes: take 1.35 or later (1.33 with the feature gate ImageVolume), or a claim; to render without a cluster, add --kube-version 1.35.0" $.Capabilities.KubeVersion.Version) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}

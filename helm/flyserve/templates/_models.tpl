@@ -9,6 +9,15 @@
 {{- end -}}
 {{- end -}}
 
+{{/* Source of the models' volume, as JSON: a claim, or an image; empty if there is none. */}}
+{{- define "flyserve.modelVolume" -}}
+{{- with include "flyserve.claim" . -}}
+{{- dict "persistentVolumeClaim" (dict "claimName" .) | toJson -}}
+{{- else -}}
+{{- with .Values.models.ociImage -}}{{- dict "image" (dict "reference" . "pullPolicy" $.Values.image.pullPolicy) | toJson -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Files that the pods of a role read, as a JSON list: models, and the chat template of routers. The head, Jobs and
 sub-drafters that look tokens up read none. Arguments: root, role. */}}
 {{- define "flyserve.modelFiles" -}}
@@ -25,7 +34,7 @@ sub-drafters that look tokens up read none. Arguments: root, role. */}}
 {{- compact $files | toJson -}}
 {{- end -}}
 
-{{/* Access of a role's pods to models, as JSON: claim (empty: none is mounted), isReadOnly, usesHub, space (of an emptyDir
+{{/* Access of a role's pods to models, as JSON: volume (source; empty: none is mounted), isReadOnly, usesHub, space (of an emptyDir
 into which the pod fetches weights; empty: none).
 NOTE: routers read the tokenizer alone. Those that may use the hub fetch it, and need no volume.
 Arguments: root, role. */}}
@@ -38,7 +47,7 @@ Arguments: root, role. */}}
 {{- end -}}
 {{- $keepsHub := and $onHub (not (and (eq .role "router") $models.hub.online)) -}}
 {{- dict
-    "claim" (ternary (include "flyserve.claim" .root) "" (or $onVolume $keepsHub))
+    "volume" (ternary (include "flyserve.modelVolume" .root) "" (or $onVolume $keepsHub))
     "isReadOnly" (or (eq .role "router") (not $models.hub.online))
     "usesHub" $onHub
     "space" (ternary $models.hub.ephemeralSize "" (include "flyserve.fetchesWeights" (dict "root" .root "role" .role "onHub" $onHub) | eq "yes"))
@@ -47,7 +56,7 @@ Arguments: root, role. */}}
 
 {{/* `yes` if the pods of a role fetch weights and no claim keeps them, else empty. Arguments: root, role, onHub. */}}
 {{- define "flyserve.fetchesWeights" -}}
-{{- if and .onHub .root.Values.models.hub.online (ne .role "router") (not (include "flyserve.claim" .root)) -}}yes{{- end -}}
+{{- if and .onHub .root.Values.models.hub.online (ne .role "router") (not (include "flyserve.modelVolume" .root)) -}}yes{{- end -}}
 {{- end -}}
 
 {{/* `yes` for org/name@revision, else empty. Argument: a model. */}}
@@ -63,7 +72,7 @@ Arguments: root, role. */}}
 - {name: HOME, value: /tmp}
 {{- if $access.usesHub }}
 - name: HF_HOME
-  value: {{ ternary "/tmp" $models.mountPath (and (empty $access.claim) (empty $access.space)) }}/hub
+  value: {{ ternary "/tmp" $models.mountPath (and (empty $access.volume) (empty $access.space)) }}/hub
 - name: HF_HUB_OFFLINE
   value: {{ ternary "0" "1" $models.hub.online | quote }}
 {{- with $models.hub.tokenSecret }}
@@ -80,7 +89,7 @@ Arguments: root, role. */}}
 {{- $access := include "flyserve.modelAccess" . | fromJson -}}
 - {name: tmp, mountPath: /tmp}
 - {name: config, mountPath: /etc/flyserve, readOnly: true}
-{{- if or $access.claim $access.space }}
+{{- if or $access.volume $access.space }}
 - {name: models, mountPath: {{ .root.Values.models.mountPath }}, readOnly: {{ $access.isReadOnly }}}
 {{- end }}
 {{- end -}}
@@ -90,8 +99,8 @@ Arguments: root, role. */}}
 {{- $access := include "flyserve.modelAccess" . | fromJson -}}
 {{ include "flyserve.tmpVolume" . }}
 - {name: config, configMap: {name: {{ include "flyserve.fullname" .root }}-config}}
-{{- with $access.claim }}
-- {name: models, persistentVolumeClaim: {claimName: {{ . }}}}
+{{- with $access.volume }}
+- {{ fromJson . | merge (dict "name" "models") | toJson }}
 {{- end }}
 {{- with $access.space }}
 - {name: models, emptyDir: {sizeLimit: {{ . }}}}
@@ -109,7 +118,7 @@ Arguments: root, role. */}}
 {{- $remedy := "set models.persistence.accessMode to ReadWriteMany" -}}
 {{- $roles := list -}}
 {{- range $role := include "flyserve.hosts" . | fromJsonArray | concat (list "router") -}}
-{{- if (include "flyserve.modelAccess" (dict "root" $ "role" $role) | fromJson).claim -}}
+{{- if (include "flyserve.modelAccess" (dict "root" $ "role" $role) | fromJson).volume -}}
 {{- $roles = append $roles $role -}}
 {{- end -}}
 {{- end -}}

@@ -83,7 +83,7 @@ spec:
 {{- with (include "flyserve.modelAccess" . | fromJson).space -}}
 {{- $_ := set $resources.requests "ephemeral-storage" . -}}
 {{- end -}}
-{{- if $pod.gpus -}}
+{{- if and $pod.gpus $pod.gpuResource -}}
 {{- $gpus := dict $pod.gpuResource ($pod.gpus | int | toString) -}}
 {{- $resources = mergeOverwrite $resources (dict "requests" $gpus "limits" $gpus) -}}
 {{- end -}}
