@@ -20,7 +20,7 @@ export HF_HUB_OFFLINE := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-vllm test-tools test-pythons chromium lint verify generate protos goldens metrics configuration train quality real test-real \
+.PHONY: help demo test test-all test-vllm test-tools test-cluster test-images test-pythons chromium lint verify generate protos goldens metrics configuration train quality real test-real \
 	recording images clean
 
 help: ## Show this help.
@@ -44,6 +44,12 @@ test-pythons: $(READY)
 
 test-vllm: $(READY) $(VLLM_READY) # Run the tests with the real vLLM (CPU build, in an environment of its own).
 	VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/python -m pytest tests/nightly/vllm
+
+test-cluster: $(READY) # Test the chart on the cluster of the context FLYSERVE_TEST_CONTEXT, with FLYSERVE_IMAGE (CONTRIBUTING.md).
+	$(BIN)/python -m pytest tests/cluster
+
+test-images: $(READY) # Build the images with docker or podman, and run them: 10 GB of disk, 15 minutes.
+	$(BIN)/python -m pytest tests/images
 
 test-tools: $(READY) $(TOOLS_READY) # Test with lm-eval, AIPerf, LiteLLM and an agent, as their users run them, in environments of their own.
 	LM_EVAL=$(CURDIR)/.venv-tools/bin/lm_eval AIPERF=$(CURDIR)/.venv-aiperf/bin/aiperf $(BIN)/python -m pytest tests/nightly/tools
