@@ -23,15 +23,18 @@ RUN useradd --create-home --uid 10001 flyserve
 # they are read.
 COPY pyproject.toml constraints.txt constraints-vllm.txt README.md LICENSE ./
 COPY fly/__init__.py fly/version.py fly/
+COPY tools/trim_image.sh tools/
 
 # Neither torch nor Ray.
 FROM base AS slim
-RUN pip install --no-cache-dir --constraint constraints.txt --editable '.[router]'
+RUN pip install --no-cache-dir --constraint constraints.txt --editable '.[router]' \
+    && tools/trim_image.sh slim
 
 FROM base AS cpu
 ARG TORCH_INDEX=""
 RUN pip install --no-cache-dir --constraint constraints.txt \
-    ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} --editable '.[router,engine,ray,cluster]'
+    ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} --editable '.[router,engine,ray,cluster]' \
+    && tools/trim_image.sh cpu
 
 FROM cpu AS cuda
 ENV NVIDIA_VISIBLE_DEVICES=all \
