@@ -97,6 +97,12 @@ def test_every_query_of_the_dashboard_keeps_to_the_chosen_namespace_and_deployme
         assert not re.search(r"\b(?:flyserve|process)_(?!io_deployment)[a-z_]+[^a-z_{]", query), query
 
 
+def test_every_alert_keeps_to_its_own_release() -> None:
+    chosen = 'namespace="NAMESPACE", flyserve_io_deployment="DEPLOYMENT"'
+    for query in (rule["expr"] for rule in ALERTS):
+        assert len(re.findall(r"\bflyserve_[a-z_]+\{", query)) == query.count(chosen) > 0, query
+
+
 @pytest.mark.parametrize("role", registries())
 def test_the_exposition_can_be_parsed_and_agrees_with_the_table(role: str) -> None:
     for family in text_string_to_metric_families(generate_latest(registries()[role]).decode()):
