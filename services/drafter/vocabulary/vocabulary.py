@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fly.errors import ModelError, describe
-from services.drafter.vocabulary.pieces import SPACE, exact_spec, read_pieces
+from services.common.token_bytes import SPACE
+from services.drafter.vocabulary.pieces import exact_spec, read_pieces
 
 _PROBE = "Any text, 123 words,\n\tin \u65e5\u672c\u8a9e and e\u0301 \U0001f642  "
 _WRITTEN = bytes((*b"\t\n", *range(0x20, 0x7F), *range(0x80, 0xC0), *range(0xC2, 0xF1)))
