@@ -91,6 +91,7 @@ class ApiFormat(ABC):
 
     def __init__(self, service: GenerationService, defaults: SamplingParams, limits: LimitsConfig) -> None:
         self._service = service
+        self._image = service.texts.image
         self._defaults = defaults
         self._limits = limits
 

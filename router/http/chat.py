@@ -113,7 +113,7 @@ class Chat(ApiFormat):
         return ChatChoice(
             index=choice.index,
             message=whole_message(choice.text, parts),
-            logprobs=_logprobs(choice.tokens),
+            logprobs=self._logprobs(choice.tokens),
             finish_reason=finish_reason(choice, has_calls=parts is not None and parts.has_calls),
             **extra,
         )
@@ -122,9 +122,27 @@ class Chat(ApiFormat):
         return ChatChunkChoice(
             index=chunk.choice_index,
             delta=message_delta(chunk.text, parts, is_first=sent is None),
-            logprobs=_logprobs(chunk.tokens),
+            logprobs=self._logprobs(chunk.tokens),
             finish_reason=finish_reason(chunk, has_calls=parts is not None and parts.has_calls),
         )
+
+    def _logprobs(self, tokens: Sequence[Token]) -> ChatLogprobs | None:
+        """Return the entries of a chat choice; None if no log-probabilities were requested."""
+        content = [
+            ChatLogprob(
+                **self._named(token.id, token.logprobs.token),
+                top_logprobs=[
+                    RankedLogprob(**self._named(ranked.id, ranked.logprob)) for ranked in token.logprobs.top
+                ],
+            )
+            for token in tokens
+            if token.logprobs is not None
+        ]
+        return ChatLogprobs(content=content) if content else None
+
+    def _named(self, token: int, logprob: float) -> dict[str, Any]:
+        text, own = self._image(token)
+        return {"token": text, "logprob": logprob, "bytes": own}
 
 
 def _grammar(body: ChatRequest, tools: Tools, form: MessageFormat | None) -> tuple[Grammar | None, str]:
@@ -165,25 +183,3 @@ def _num_logprobs(body: ChatRequest) -> int | None:
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequest.of("top_logprobs", "must not be set without logprobs: true")
     return (body.top_logprobs or 0) if body.logprobs else None
-
-
-def _logprobs(tokens: Sequence[Token]) -> ChatLogprobs | None:
-    """Return the entries of a chat choice; None if no log-probabilities were requested."""
-    content = [
-        ChatLogprob(
-            token=token.text,
-            logprob=token.logprobs.token,
-            bytes=_bytes(token.text),
-            top_logprobs=[
-                RankedLogprob(token=ranked.text, logprob=ranked.logprob, bytes=_bytes(ranked.text))
-                for ranked in token.logprobs.top
-            ],
-        )
-        for token in tokens
-        if token.logprobs is not None
-    ]
-    return ChatLogprobs(content=content) if content else None
-
-
-def _bytes(text: str) -> list[int]:
-    return list(text.encode("utf-8"))

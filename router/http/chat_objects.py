@@ -7,7 +7,10 @@ from router.tools.parts import CallPart, Parts
 
 
 class RankedLogprob(ResponseModel):
-    """One of the most likely tokens at a position; `bytes` is its text in UTF-8."""
+    """One of the most likely tokens at a position; its bytes may be a part of a character.
+
+    A special token has none. In `token`, bytes that are no characters have OpenAI's notation for them.
+    """
 
     token: str
     logprob: float

@@ -137,7 +137,7 @@ class Completions(ApiFormat):
         return CompletionChoice(
             index=choice.index,
             text=choice.text,
-            logprobs=_logprobs(choice.tokens, sent),
+            logprobs=self._logprobs(choice.tokens, sent),
             finish_reason=finish_reason(choice),
             **extra,
         )
@@ -146,7 +146,7 @@ class Completions(ApiFormat):
         return CompletionChoice(
             index=chunk.choice_index,
             text=chunk.text,
-            logprobs=_logprobs(chunk.tokens, sent or 0),
+            logprobs=self._logprobs(chunk.tokens, sent or 0),
             finish_reason=finish_reason(chunk),
         )
 
@@ -155,9 +155,40 @@ class Completions(ApiFormat):
     ) -> CompletionChoice:
         changes: dict[str, Any] = {"text": text + choice.text}
         if tokens:
-            prompt, own = _prompt_logprobs(tokens), choice.logprobs
+            prompt, own = self._prompt_logprobs(tokens), choice.logprobs
             changes["logprobs"] = prompt if own is None else _joined(prompt, own)
         return choice.model_copy(update=changes)
+
+    def _prompt_logprobs(self, tokens: Sequence[PromptToken]) -> CompletionLogprobs:
+        return CompletionLogprobs(
+            tokens=[self._image(token.id).text for token in tokens],
+            token_logprobs=[token.logprob for token in tokens],
+            top_logprobs=[None if token.logprob is None else self._by_name(token.top) for token in tokens],
+            text_offset=_offsets(tokens, 0),
+        )
+
+    def _logprobs(self, tokens: Sequence[Token], offset: int) -> CompletionLogprobs | None:
+        """Return the lists of consecutive tokens; None if no log-probabilities were requested.
+
+        `offset` is the number of characters of the choice before the first token.
+        """
+        found = [(token, token.logprobs) for token in tokens if token.logprobs is not None]
+        if not found:
+            return None
+        return CompletionLogprobs(
+            tokens=[self._image(token.id).text for token, _ in found],
+            token_logprobs=[logprobs.token for _, logprobs in found],
+            top_logprobs=[self._by_name(logprobs.top) for _, logprobs in found],
+            text_offset=_offsets([token for token, _ in found], offset),
+        )
+
+    def _by_name(self, top: Sequence[RankedToken]) -> dict[str, float]:
+        """Return log-probabilities by text; of tokens with the same text all but the first by their ids."""
+        found: dict[str, float] = {}
+        for ranked in top:
+            name = self._image(ranked.id).text
+            found[f"token_id:{ranked.id}" if name in found else name] = ranked.logprob
+        return found
 
 
 def _refuse_many_values(
@@ -180,14 +211,9 @@ def _refuse_many_values(
         raise renamed(error, names) from None
 
 
-def _prompt_logprobs(tokens: Sequence[PromptToken]) -> CompletionLogprobs:
-    texts = [token.text for token in tokens]
-    return CompletionLogprobs(
-        tokens=texts,
-        token_logprobs=[token.logprob for token in tokens],
-        top_logprobs=[None if token.logprob is None else _by_text(token.top) for token in tokens],
-        text_offset=list(accumulate(map(len, texts[:-1]), initial=0)),
-    )
+def _offsets(tokens: Sequence[Token | PromptToken], offset: int) -> list[int]:
+    """Return the place of each token in the text, after `offset` characters."""
+    return list(accumulate([len(token.text) for token in tokens[:-1]], initial=offset))
 
 
 def _joined(first: CompletionLogprobs, second: CompletionLogprobs) -> CompletionLogprobs:
@@ -197,29 +223,4 @@ def _joined(first: CompletionLogprobs, second: CompletionLogprobs) -> Completion
         token_logprobs=first.token_logprobs + second.token_logprobs,
         top_logprobs=first.top_logprobs + second.top_logprobs,
         text_offset=first.text_offset + second.text_offset,
-    )
-
-
-def _by_text(top: Sequence[RankedToken]) -> dict[str, float]:
-    """Return log-probabilities by text; of tokens with the same text that of the most likely one."""
-    found: dict[str, float] = {}
-    for ranked in top:
-        found.setdefault(ranked.text, ranked.logprob)
-    return found
-
-
-def _logprobs(tokens: Sequence[Token], offset: int) -> CompletionLogprobs | None:
-    """Return the lists of consecutive tokens; None if no log-probabilities were requested.
-
-    `offset` is the number of characters of the choice before the first token.
-    """
-    found = [(token.text, token.logprobs) for token in tokens if token.logprobs is not None]
-    if not found:
-        return None
-    texts = [text for text, _ in found]
-    return CompletionLogprobs(
-        tokens=texts,
-        token_logprobs=[logprobs.token for _, logprobs in found],
-        top_logprobs=[_by_text(logprobs.top) for _, logprobs in found],
-        text_offset=list(accumulate(map(len, texts[:-1]), initial=offset)),
     )

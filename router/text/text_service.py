@@ -15,6 +15,9 @@ from router.text.tokenizer import Tokenizer
 class TextService:
     """Turn texts into tokens, and back.
 
+    Attributes:
+        image: Function that returns a token by itself, as log-probabilities show it.
+
     NOTE: methods that are no coroutines work in any thread, for long if the text is long.
     """
 
@@ -28,6 +31,7 @@ class TextService:
         """`longest_context` returns the most tokens that any model takes; 0 if it is unknown."""
         self._tokenizer = tokenizer
         self._chat_template = chat_template
+        self.image = tokenizer.image
         self._limits = limits
         self._longest_context = longest_context
 

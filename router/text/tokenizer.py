@@ -1,14 +1,33 @@
 """Tokenizer of the target, end-of-sequence ids and sampling defaults: read from its folder without torch."""
 
+import json
 import sys
 from collections.abc import Sequence
+from functools import cached_property, lru_cache
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fly.errors import ModelError, one_line
 from fly.request import SamplingParams
+from services.common.token_bytes import TokenBytes
 from services.common.token_map import read_eos_ids, read_json
+
+_MOST_IMAGES = 65_536
+"""Tokens whose bytes are kept."""
+
+
+class TokenImage(NamedTuple):
+    """A token by itself.
+
+    Attributes:
+        text: Its text, the name of a special token, or `token_id:` and the id of one without a name. Bytes
+            that are no characters have OpenAI's notation: `bytes:`, and each as backslash, x and two digits.
+        bytes: Bytes that it adds to a text; None for a special token.
+    """
+
+    text: str
+    bytes: list[int] | None
 
 
 class Tokenizer:
@@ -18,6 +37,7 @@ class Tokenizer:
         eos_ids: Tokens that end a response, from the model's generation config.
         vocab_size: Token ids lie below this.
         backend: The tokenizer of the library `tokenizers`.
+        image: Function that returns a token by itself, as log-probabilities show it.
         template_arguments: Names that variables of a template must not have: arguments of the renderer.
     """
 
@@ -30,6 +50,8 @@ class Tokenizer:
         self.backend = fast.backend_tokenizer
         self.backend.no_truncation()
         self.backend.no_padding()
+        self._added = self.backend.get_added_tokens_decoder()
+        self.image = lru_cache(_MOST_IMAGES)(self._image)
 
     @classmethod
     def load(cls, folder: Path) -> "Tokenizer":
@@ -93,6 +115,27 @@ class Tokenizer:
     def pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
         """Return the text of each id by itself, special tokens included."""
         return tuple(self.backend.decode([token], skip_special_tokens=False) for token in ids)
+
+    def _image(self, token: int) -> TokenImage:
+        """Return a token by itself, whatever is beside it."""
+        name, added = self.backend.id_to_token(token), self._added.get(token)
+        if name is None:
+            return TokenImage(f"token_id:{token}", [])
+        if added is not None and added.special:
+            return TokenImage(name, None)
+        if not self._bytes.are_known:
+            text = self.pieces((token,))[0]
+            return TokenImage(text, list(text.encode()))
+        own = self._bytes.of(name) if added is None else self._bytes.of_text(name)
+        try:
+            return TokenImage(own.decode(), list(own))
+        except UnicodeDecodeError:
+            return TokenImage("bytes:" + "".join(f"\\x{each:02x}" for each in own), list(own))
+
+    @cached_property
+    def _bytes(self) -> TokenBytes:
+        parts = {"decoder": self.backend.decoder, "pre_tokenizer": self.backend.pre_tokenizer}
+        return TokenBytes({name: part and json.loads(part.__getstate__()) for name, part in parts.items()})
 
 
 _OPENAI = SamplingParams(temperature=1.0)
