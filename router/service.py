@@ -114,11 +114,13 @@ class GenerationService:
         emit: Emit,
         traceparent: str = "",
         streams: bool = True,
+        is_admitted: bool = False,
     ) -> Header:
         """Check, admit and generate one request. All its work ends with this call, also after an error.
 
         `emit` gets each chunk as it is decided; `traceparent` is the client's W3C trace context, or empty.
-        `streams` is False if the client gets the response as a whole.
+        `streams` is False if the client gets the response as a whole. `is_admitted` is True for the next part
+        of a batch, after an earlier part has ended: it waits even where the queue is full.
         Raise FlyServeError if the request breaks a limit, is not admitted, or cannot be finished.
         """
         context, clock = self._context, self._context.clock
@@ -126,22 +128,31 @@ class GenerationService:
         caller = current_caller()
         tenant = current_tenant()
         with observed_request(context.metrics, context.tracer, clock, traceparent) as observed:
-            is_draft = request.speculation.mode is Mode.DRAFT
-            admission = self._draft_admission if is_draft else self._admission
-            if not is_draft or self.draft_model is not None:
+            admission = self._admission_of(request)
+            is_draft = admission is self._draft_admission
+            if not is_admitted and (not is_draft or self.draft_model is not None):
                 admission.check(tenant, deadline, request.n)
             prepared = await self._prepare(request, tenant)
             prepared = replace(prepared, cache_salt=caller.salted(prepared.cache_salt), streams=streams)
             header = _header(prepared)
             observed.accepted(prepared)
             num_choices = len(prepared.unfinished())
-            async with admission.slots(tenant, deadline, num_choices, prepared.priority) as slots:
+            async with admission.slots(
+                tenant, deadline, num_choices, prepared.priority, is_admitted
+            ) as slots:
                 observed.admitted()
                 with with_write_timeout(
                     _with_header(emit, header), context.config.write_timeout_s
                 ) as emit_in_time:
                     await generate_choices(context, prepared, started, deadline, slots, emit_in_time)
         return header
+
+    def num_at_once(self, request: GenerateRequest) -> int:
+        """Return the number of requests like this one that can run at the same time, at least 1."""
+        return max(1, self._admission_of(request).limit // max(1, request.n))
+
+    def _admission_of(self, request: GenerateRequest) -> Admission:
+        return self._draft_admission if request.speculation.mode is Mode.DRAFT else self._admission
 
     async def close(self) -> None:
         """Close the connections to all replicas, and end the processes that compile grammars."""

@@ -105,11 +105,17 @@ class Admission:
 
     @asynccontextmanager
     async def slots(
-        self, tenant: str, deadline: Deadline, num_choices: int = 1, priority: int = 0
+        self,
+        tenant: str,
+        deadline: Deadline,
+        num_choices: int = 1,
+        priority: int = 0,
+        is_admitted: bool = False,
     ) -> AsyncIterator[Slots]:
         """Hold a slot for each choice, or all that there are; wait for them in the bounded queue.
 
-        A higher `priority` comes first among the tenant's own requests.
+        A higher `priority` comes first among the tenant's own requests. One that `is_admitted` is the next
+        part of a batch, of which an earlier part has just ended: it waits even where the queue is full.
 
         Raises:
             Overloaded: As `check`; or the queued request was displaced by a tenant with fewer queued
@@ -117,9 +123,10 @@ class Admission:
             DeadlineExceeded: The deadline has passed, or is too close for the work when the slots become
                 free.
         """
-        self.check(tenant, deadline, num_choices)
+        if not is_admitted:
+            self.check(tenant, deadline, num_choices)
         held = Slots(self, tenant, deadline, priority, min(num_choices, max(1, self.limit)))
-        await self._acquire(held)
+        await self._acquire(held, may_displace=not is_admitted)
         started = self._clock.now()
         try:
             yield held
@@ -167,7 +174,7 @@ class Admission:
         limit = self.limit
         return not self.queued and (self.admitted + num_slots <= limit or (limit > 0 and not self.admitted))
 
-    async def _acquire(self, held: Slots) -> None:
+    async def _acquire(self, held: Slots, may_displace: bool) -> None:
         """Wait for the slots.
 
         NOTE: a released slot is assigned to a queued request at once, so no slot is free while one is queued,
@@ -176,7 +183,7 @@ class Admission:
         if self._is_free(held.num_unused):
             self._queue.take(held.tenant, held.num_unused)
             return
-        if self.queued >= self._max_queued:
+        if may_displace and self.queued >= self._max_queued:
             self._displace()
         waiter = self._waiter(held, held.num_unused)
         self._queue.push(held.tenant, waiter, held.num_unused, held.priority)

@@ -80,7 +80,8 @@ class Responder:
     async def _generate(self, emit: Emit) -> None:
         """Generate every choice of every prompt; if one fails, cancel the others.
 
-        `emit` takes each chunk, with the choice's index among all of the HTTP request; one chunk at a time.
+        A batch that is larger than all places runs in turns. `emit` takes each chunk, with the choice's index
+        among all of the HTTP request; one chunk at a time.
 
         Raises:
             InvalidRequest: With the fields named as in the body.
@@ -88,6 +89,8 @@ class Responder:
             FlyServeError: Error of the first request that failed.
         """
         turn = asyncio.Lock()
+        num_at_once = self._service.num_at_once(self._request.requests[0])
+        places = asyncio.Semaphore(num_at_once)
 
         async def serve(request: GenerateRequest, index: int) -> None:
             first = index * request.n
@@ -101,7 +104,15 @@ class Responder:
                     await emit(replace(chunk, choice_index=first + chunk.choice_index) if first else chunk)
 
             streams = bool(self._request.body.stream)
-            await self._service.serve(request, self._timeout_s, emit_in_turn, self._traceparent, streams)
+            async with places:
+                await self._service.serve(
+                    request,
+                    self._timeout_s,
+                    emit_in_turn,
+                    self._traceparent,
+                    streams,
+                    is_admitted=index >= num_at_once,
+                )
 
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
