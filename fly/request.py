@@ -16,7 +16,8 @@ class SamplingParams:
     Attributes:
         temperature: Softmax temperature; 0 takes the argmax.
         top_k: Keep the k most likely tokens; 0 keeps all.
-        top_p: Nucleus: keep the smallest set of tokens whose probability reaches it.
+        top_p: Nucleus: keep the smallest set of tokens whose probability reaches it; 0 keeps the most likely
+            token.
         min_p: Keep tokens at least this many times as likely as the likeliest; 0 keeps all.
         repetition_penalty: Divides (positive) or multiplies (negative) the logit of tokens seen in prompt or
             response.
@@ -176,6 +177,8 @@ class RequestParams:
         logprobs: Number of most likely tokens whose log-probabilities are returned per position; None returns
             none.
         prompt_logprobs: The same for the positions of the prompt, whose tokens are then returned first.
+        fills_context: True if the client set no number of new tokens, so that the response may fill the
+            context: memory is reserved as it grows. No field of the wire: over gRPC a client sets a number.
     """
 
     request_id: str = ""
@@ -185,6 +188,7 @@ class RequestParams:
     n: int = 1
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    fills_context: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +197,7 @@ class GenerateRequest(RequestParams):
 
     Attributes:
         prompt: Text, or token ids.
-        max_new_tokens: None takes the deployment's default; 0 is allowed with `prompt_logprobs`.
+        max_new_tokens: None takes the deployment's default; 0 generates nothing.
         prediction: Text that the response is expected to resemble; drafts are taken from it. It never changes
             what may be accepted. "" is none.
         grammar: Constraint on the text of the response; None is none.

@@ -21,11 +21,13 @@ from services.common.service_config import ProcessSection
 class LimitsConfig(Config):
     """Limits of one request."""
 
-    max_new_tokens: int = Field(4096, ge=1)
-    """Most new tokens of one request."""
+    max_new_tokens: int = Field(131_072, ge=1)
+    """Most new tokens of one request. A chat or a Response that sets no number fills the context of its
+    model, up to this limit."""
 
     default_new_tokens: int = Field(256, ge=1)
-    """New tokens of a request that sets no number; at most `max_new_tokens`."""
+    """New tokens of a completion, or of a request over gRPC, that sets no number; at most
+    `max_new_tokens`."""
 
     draft_length: int = Field(64, ge=1)
     """Longest draft of one round, in tokens."""

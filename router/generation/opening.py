@@ -34,7 +34,7 @@ def open_message(request: PreparedRequest, deadline: Deadline) -> Open:
         entropy=request.plan.rule.entropy,
         without_sub_drafter=not request.plan.sub_drafter,
         num_logprobs=request.logprobs,
-        max_new_tokens=request.max_new_tokens,
+        max_new_tokens=0 if request.fills_context else request.max_new_tokens,
         without_entropies=not request.needs_entropies,
         with_gaps=request.needs_gaps,
         grammar=request.grammar.form if request.grammar else "",

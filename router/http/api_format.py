@@ -2,16 +2,19 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from fly.errors import InvalidRequest, refuse
 from fly.request import GenerateRequest, SamplingParams, SpeculationParams
 from fly.response import Choice, Chunk, Part
 from fly.types import FinishReason as Finish
 from fly.types import PromptToken
 from router.config import LimitsConfig
+from router.http.errors import renamed
 from router.http.fields import GenerationFields
 from router.http.objects import Envelope, FinishReason, ResponseModel, ServedTier
+from router.requests.validation import check_returned_values
 from router.service import GenerationService
 from router.tools.message import MessageFormat
 from router.tools.parts import Parts
@@ -28,6 +31,7 @@ class HttpRequest:
         tier: Service tier that the request gets; None if it names none.
         message_format: Format of the messages of a chat, whose parts are to be found; None if all text is
             content.
+        warnings: Warnings about fields that have no effect, or not the whole one.
         asked: Body as the client sent it, if its format is not that of completions or chats.
         echoes: Text of each request's prompt, if its choices begin with it; else empty.
     """
@@ -38,6 +42,7 @@ class HttpRequest:
     tier: ServedTier | None = None
     echoes: tuple[str, ...] = ()
     message_format: MessageFormat | None = None
+    warnings: tuple[str, ...] = ()
     asked: Any = None
 
 
@@ -67,6 +72,26 @@ def make_request(
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
     )
+
+
+def refuse_many_values(
+    body: GenerationFields,
+    requests: Sequence[GenerateRequest],
+    limits: LimitsConfig,
+    names: Mapping[str, str],
+) -> None:
+    """Limit the values of all prompts together; texts return none of their own.
+
+    Verdicts are one value for each token, as log-probabilities without the most likely tokens are.
+    """
+    if body.verdicts and requests[0].logprobs is None:
+        requests = [replace(each, logprobs=0) for each in requests]
+        names = {"logprobs": "verdicts"}
+    sized = [(each, 0 if isinstance(each.prompt, str) else len(each.prompt)) for each in requests]
+    try:
+        refuse(check_returned_values(sized, limits))
+    except InvalidRequest as error:
+        raise renamed(error, names) from None
 
 
 _FINISH_REASONS: dict[Finish, FinishReason] = {

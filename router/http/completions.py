@@ -1,26 +1,23 @@
 """`/v1/completions`: prompts as text or token ids, one or many."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import accumulate
 from typing import Annotated, Any
 
 from pydantic import PlainValidator, ValidationInfo
 
-from fly.errors import InvalidRequest, refuse
+from fly.errors import InvalidRequest
 from fly.request import GenerateRequest
 from fly.response import Choice, Chunk
 from fly.types import PromptToken, RankedToken, Token
-from router.config import LimitsConfig
 from router.cost import num_values
-from router.http.api_format import ApiFormat, HttpRequest, finish_reason, make_request
+from router.http.api_format import ApiFormat, HttpRequest, finish_reason, make_request, refuse_many_values
 from router.http.errors import renamed
 from router.http.fields import Count, GenerationFields
 from router.http.objects import Completion, CompletionChoice, CompletionLogprobs
 from router.http.parsing import parse
 from router.http.priorities import priority_of
 from router.http.request_model import AtMost
-from router.requests.validation import check_returned_values
 from router.tools.parts import Parts
 
 Prompt = str | tuple[int, ...]
@@ -81,6 +78,8 @@ class Completions(ApiFormat):
 
     def parse(self, data: Mapping[str, Any], request_id: str) -> HttpRequest:
         body = parse(CompletionRequest, data, self._limits)
+        if body.max_tokens == 0 and not body.echo:
+            raise InvalidRequest.of("max_tokens", "is 0, must be at least 1; only with echo it may be 0")
         several = len(body.prompt) > 1
         prompts = self._scored(body)
         priority, tier = priority_of(body, self._limits.priority)
@@ -95,7 +94,7 @@ class Completions(ApiFormat):
             "request_id": "X-Request-Id",
             **body.grammar_names,
         }
-        _refuse_many_values(body, requests, self._limits, names)
+        refuse_many_values(body, requests, self._limits, names)
         echoes = [self._text(prompt) for prompt in body.prompt] if body.echo else ()
         return HttpRequest(body, requests, names, tier, tuple(echoes))
 
@@ -189,26 +188,6 @@ class Completions(ApiFormat):
             name = self._image(ranked.id).text
             found[f"token_id:{ranked.id}" if name in found else name] = ranked.logprob
         return found
-
-
-def _refuse_many_values(
-    body: CompletionRequest,
-    requests: Sequence[GenerateRequest],
-    limits: LimitsConfig,
-    names: Mapping[str, str],
-) -> None:
-    """Limit the values of all prompts together; texts return none of their own.
-
-    Verdicts are one value for each token, as log-probabilities without the most likely tokens are.
-    """
-    if body.verdicts and body.logprobs is None:
-        requests = [replace(each, logprobs=0) for each in requests]
-        names = {"logprobs": "verdicts"}
-    sized = [(each, 0 if isinstance(each.prompt, str) else len(each.prompt)) for each in requests]
-    try:
-        refuse(check_returned_values(sized, limits))
-    except InvalidRequest as error:
-        raise renamed(error, names) from None
 
 
 def _offsets(tokens: Sequence[Token | PromptToken], offset: int) -> list[int]:

@@ -40,7 +40,7 @@ def prepare(
     """
     limits, default_plan, encode = config.limits, config.speculation.plan, tokenizer.encode
     sampling_limits = SamplingLimits(
-        top_k=target.vocab_size, penalty=PUBLIC_PENALTY, logit_bias=PUBLIC_LOGIT_BIAS
+        top_k=target.vocab_size, least_top_p=0.0, penalty=PUBLIC_PENALTY, logit_bias=PUBLIC_LOGIT_BIAS
     )
     first = chain(
         _check_texts(request, limits),
@@ -114,9 +114,9 @@ def _check_texts(request: GenerateRequest, limits: LimitsConfig) -> Iterator[Fie
 
 def _check_length(request: GenerateRequest, limits: LimitsConfig) -> Iterator[FieldViolation]:
     asked, limit = request.max_new_tokens, limits.max_new_tokens
-    least = 1 if request.prompt_logprobs is None else 0
-    if asked is not None and not least <= asked <= limit:
-        yield FieldViolation("max_new_tokens", f"is {asked}, must be {least} to {limit}")
+    if asked is not None and not 0 <= asked <= limit:
+        allowed = f"must be 0 to {limit} (router.limits.max_new_tokens)"
+        yield FieldViolation("max_new_tokens", f"is {asked}, {allowed}")
     most = _most_new_tokens(request, limits)
     if (least := request.sampling.min_tokens) > max(most, 0):
         allowed = f"must be at most {most}, the number of new tokens"
@@ -199,7 +199,7 @@ def _complete(
     asked = _most_new_tokens(request, config.limits)
     room = target.context_length - len(prompt_ids) if target.context_length else math.inf
     length, warnings = int(min(asked, room)), list[str]()
-    if length < asked and request.max_new_tokens is not None:
+    if length < asked and request.max_new_tokens is not None and not request.fills_context:
         context = f"the {target.role.value}'s context holds {target.context_length} tokens"
         warnings.append(f"max_new_tokens was cut from {asked} to {length}: {context}")
     plan = plan_speculation(request.speculation, config.speculation.plan)
@@ -218,6 +218,7 @@ def _complete(
         n=request.n,
         logprobs=request.logprobs,
         prompt_logprobs=request.prompt_logprobs,
+        fills_context=request.fills_context,
         weight_fingerprint=target.weight_fingerprint,
         resumed=request.resume.choices if request.resume else (),
         key=request_key(prompt_ids, request.cache_salt),
@@ -234,13 +235,16 @@ def _hashed(prompt_ids: Sequence[int]) -> TokenSequence:
 def _complete_sampling(request: GenerateRequest, eos_ids: Sequence[int], mode: Mode) -> SamplingParams:
     """Add a seed and, unless `ignore_eos` is set, the model's end-of-sequence ids to the client's.
 
-    A drafter draws alone with the shared noise: with it, drafts are what its own model would draw.
+    A nucleus of probability 0 is the most likely token. A drafter draws alone with the shared noise: with it,
+    drafts are what its own model would draw.
     """
     sampling = request.sampling
     own = () if sampling.ignore_eos else tuple(eos_ids)
     seed = draw_seed() if sampling.seed is None else sampling.seed
     stop_ids = tuple(dict.fromkeys((*sampling.stop_token_ids, *own)))
     coupling = Coupling.SHARED_NOISE if mode is Mode.DRAFT else sampling.coupling
+    if sampling.top_p == 0:
+        sampling = replace(sampling, top_k=1, top_p=1.0)
     return replace(sampling, stop_token_ids=stop_ids, ignore_eos=False, seed=seed, coupling=coupling)
 
 
@@ -272,7 +276,7 @@ def _check_tokens(
         yield FieldViolation(field, f"holds {largest}, must be 0 to {target.vocab_size - 1}")
     if choice.is_finished:
         return
-    most = (request.max_new_tokens or limits.default_new_tokens) - 1
+    most = _most_new_tokens(request, limits) - 1
     if target.context_length:
         most = min(most, target.context_length - prompt_length - 1)
     if len(ids) > most:

@@ -129,7 +129,7 @@ async def test_a_prompt_of_one_token_needs_no_target(system: Targets) -> None:
 async def test_limits_are_named(system: Targets) -> None:
     for fields, part in (
         ({"prompt_logprobs": 21}, "prompt_logprobs is 21, must be 0 to 20"),
-        ({"max_new_tokens": 0}, "max_new_tokens is 0, must be 1 to"),
+        ({"max_new_tokens": 131_073}, "max_new_tokens is 131073, must be 0 to 131072"),
         ({"priority": -(2**31)}, "priority is -2147483648, must be -2147483647 to 2147483647"),
     ):
         error = await system.rig.rejection(prompt="hello", **fields)

@@ -45,8 +45,7 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("prompt_token_ids", {"prompt_token_ids": pb.TokenIds()}),
     ("prompt_token_ids", {"prompt_token_ids": pb.TokenIds(ids=[5] * 512)}),
     ("prompt_token_ids.ids[1]", {"prompt_token_ids": pb.TokenIds(ids=[5, 304])}),
-    ("max_new_tokens", {"max_new_tokens": 0}),
-    ("max_new_tokens", {"max_new_tokens": 4097}),
+    ("max_new_tokens", {"max_new_tokens": 131_073}),
     ("request_id", {"request_id": "x" * 257}),
     ("cache_salt", {"cache_salt": "x" * 257}),
     ("stop", {"stop": ["x"] * 17}),
@@ -68,7 +67,7 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("speculation.tail", {"speculation": SPECULATION(tail=7)}),  # type: ignore[arg-type]
     ("speculation.entropy", {"speculation": SPECULATION(entropy=7)}),  # type: ignore[arg-type]
     ("speculation.carry_after", {"speculation": SPECULATION(preset="flyserve", carry_after=7)}),
-    ("speculation.strict_prefix_tokens", {"speculation": SPECULATION(strict_prefix_tokens=4097)}),
+    ("speculation.strict_prefix_tokens", {"speculation": SPECULATION(strict_prefix_tokens=131_073)}),
     ("n", {"n": 0}),
     ("n", {"n": 17}),
     ("logprobs", {"logprobs": 21}),
@@ -90,7 +89,7 @@ async def test_a_stream_is_rejected_in_the_same_way(rig: Rig) -> None:
 
 
 async def test_the_reason_of_a_fault_reaches_a_client(rig: Rig) -> None:
-    error = await rig.rejection(prompt_token_ids=pb.TokenIds(ids=[5] * 512), max_new_tokens=4097)
+    error = await rig.rejection(prompt_token_ids=pb.TokenIds(ids=[5] * 512), max_new_tokens=131_073)
     found = from_rpc_error(error)
     assert isinstance(found, InvalidRequest)
     assert [(violation.field, violation.reason) for violation in found.violations] == [

@@ -81,4 +81,4 @@ def test_the_page_is_told_the_presets_and_the_deployments_own_rule(demo: ModelFi
     assert settings["defaults"]["rule"]["window"] == 4
     assert settings["defaults"]["mode"] == "exact"
     assert settings["defaults"]["draft_length"] == {"max": 9}
-    assert settings["limits"]["max_new_tokens"] == 4096
+    assert settings["limits"]["max_new_tokens"] == 131_072

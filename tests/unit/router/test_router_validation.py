@@ -61,6 +61,14 @@ def test_max_new_tokens_is_cut_to_the_context_with_a_warning_only_where_it_was_a
     request = prepared(max_new_tokens=62)
     assert request.max_new_tokens == 61 and "from 62 to 61" in request.warnings[0]
     assert prepared(replace(TARGET, context_length=0), max_new_tokens=4096).max_new_tokens == 4096
+    open_ended = prepared(max_new_tokens=4096, fills_context=True)
+    assert (open_ended.max_new_tokens, open_ended.warnings) == (61, ())
+
+
+def test_a_nucleus_of_0_is_the_most_likely_token() -> None:
+    sampling = prepared(sampling=SamplingParams(temperature=1.0, top_k=9, top_p=0.0)).sampling
+    assert (sampling.top_k, sampling.top_p) == (1, 1.0)
+    assert faults(sampling=SamplingParams(top_p=-0.1)) == ["sampling.top_p"]
 
 
 def test_a_prompt_must_leave_room_for_one_token() -> None:
