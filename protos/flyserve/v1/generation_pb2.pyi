@@ -298,7 +298,7 @@ class GenerateRequest(_message.Message):
     prompt: _builtins.str
     """Text, tokenized by the router."""
     max_new_tokens: _builtins.int
-    """Most new tokens, at least 1, or 0 with prompt_logprobs; the deployment's default when absent."""
+    """Most new tokens; 0 generates nothing. The deployment's default when absent."""
     priority: _builtins.int
     """Higher values run first when work queues. (The HTTP API has vLLM's sign: there, lower values run first.)"""
     cache_salt: _builtins.str
