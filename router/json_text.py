@@ -1,6 +1,6 @@
 """JSON that is a text of its own: arguments of calls, schemas, names in a model's answer."""
 
-from typing import Any
+from typing import Any, Literal
 
 import pydantic_core
 
@@ -10,13 +10,15 @@ MOST_DEPTH = 64
 """Deepest nesting of a JSON Schema."""
 
 
-def parse_json_text(text: str, has_constants: bool = True) -> Any:
+def parse_json_text(text: str, has_constants: bool = True, is_cut: bool = False) -> Any:
     """Return the value of a JSON text; raise ValueError if it is none, or nested too deep.
 
     It has the rules of bodies: no text has half of a surrogate pair, which neither a tokenizer nor a response
-    can take. With `has_constants`, NaN and Infinity are numbers, as Python's own parser has it.
+    can take. With `has_constants`, NaN and Infinity are numbers, as Python's own parser has it. With `is_cut`
+    the text may end anywhere: the value then has the part that there is.
     """
-    return pydantic_core.from_json(text, allow_inf_nan=has_constants)
+    partial: Literal[False, "trailing-strings"] = "trailing-strings" if is_cut else False
+    return pydantic_core.from_json(text, allow_inf_nan=has_constants, allow_partial=partial)
 
 
 def check_depth(value: Any, field: str) -> None:

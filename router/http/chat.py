@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, islice
 from typing import Any
 
 from fly.errors import InvalidRequest
 from fly.grammar import Grammar
 from fly.response import Choice, Chunk
 from fly.types import Token
-from router.http.api_format import ApiFormat, HttpRequest, finish_reason, make_request
+from router.config import LimitsConfig
+from router.cost import num_values
+from router.http.api_format import ApiFormat, HttpRequest, finish_reason, make_request, refuse_many_values
 from router.http.chat_objects import (
     ChatChoice,
     ChatChunk,
@@ -20,30 +23,31 @@ from router.http.chat_objects import (
     message_delta,
     whole_message,
 )
-from router.http.fields import Count, GenerationFields, TemplateVariables, Whole
-from router.http.messages import Conversation, Messages, conversation_of
+from router.http.fields import Count, GenerationFields, Whole
+from router.http.hints import HintFields
+from router.http.messages import Conversation, Messages, TemplateFields, conversation_of
 from router.http.parsing import parse
 from router.http.priorities import priority_of
-from router.http.request_model import RequestModel
 from router.http.tool_fields import AskedTools, ToolFields, Tools, checked_tools
 from router.tools.grammar import after_reasoning, grammar_of, limits_reasoning
 from router.tools.message import MessageFormat
 from router.tools.parts import Parts
 
+_MOST_WARNINGS = 16
+"""Warnings of one request."""
 
-class ChatOptions(RequestModel):
-    """Fields of every body with a conversation.
+
+class ChatOptions(TemplateFields):
+    """Fields of every body whose conversation is answered.
 
     Attributes:
-        chat_template_kwargs: Additional variables of the chat template.
         thinking_token_budget: Most tokens of the reasoning, after which the answer begins.
     """
 
-    chat_template_kwargs: TemplateVariables | None = None
     thinking_token_budget: Count | None = None
 
 
-class ChatRequest(GenerationFields, ToolFields, ChatOptions):
+class ChatRequest(GenerationFields, ToolFields, ChatOptions, HintFields):
     """A body of `/v1/chat/completions`.
 
     Attributes:
@@ -86,7 +90,8 @@ class Chat(ApiFormat):
         message_format = formats.format(
             prompt, tools.names, asked.parallel, keeps_reasoning=body.include_reasoning is not False
         )
-        request = make_request(body, prompt, request_id, max_tokens, logprobs, self._defaults, priority)
+        most = _most_tokens(body, logprobs, self._limits) if max_tokens is None else max_tokens
+        request = make_request(body, prompt, request_id, most, logprobs, self._defaults, priority)
         grammar, grammar_field = _grammar(body, tools, message_format)
         names = {
             "prompt_token_ids": "messages",
@@ -95,17 +100,27 @@ class Chat(ApiFormat):
             "request_id": "X-Request-Id",
             "grammar": grammar_field,
         }
-        request = replace(request, grammar=grammar)
-        return HttpRequest(body, (request,), names, tier, message_format=message_format)
+        if body.verdicts:
+            refuse_many_values(body, (request,), self._limits, names)
+        request = replace(request, grammar=grammar, fills_context=max_tokens is None)
+        warnings = chain(body.warnings(self._service.texts.template), asked.warnings)
+        return HttpRequest(
+            body,
+            (request,),
+            names,
+            tier,
+            message_format=message_format,
+            warnings=tuple(islice(warnings, _MOST_WARNINGS)),
+        )
 
     def _prompt(self, body: ChatRequest, conversation: Conversation, tools: Tools) -> tuple[int, ...]:
         parser = self._service.message_formats.parser
         arguments_as_text = parser is not None and parser.arguments_as_text
         messages = conversation.rendered(self._limits.prompt_characters, arguments_as_text)
-        self._service.texts.refuse_long("messages", *(message["content"] for message in messages))
-        return self._service.texts.render_chat(
-            messages, body.chat_template_kwargs or {}, tools=tools.rendered
-        )
+        texts = self._service.texts
+        texts.refuse_long("messages", *(message["content"] for message in messages))
+        variables = {**body.variables(texts.template), **(body.chat_template_kwargs or {})}
+        return texts.render_chat(messages, variables, body.ending(messages[-1]), tools.rendered)
 
     def choice(
         self, choice: Choice, extra: Mapping[str, Any], sent: int = 0, parts: Parts | None = None
@@ -176,7 +191,18 @@ def _max_tokens(body: ChatRequest) -> tuple[str, int | None]:
     if old is not None and new is not None and old != new:
         found = f"is {old}, but max_completion_tokens is {new}: give one of them"
         raise InvalidRequest.of("max_tokens", found)
-    return ("max_tokens", old) if new is None else ("max_completion_tokens", new)
+    name, most = ("max_tokens", old) if new is None else ("max_completion_tokens", new)
+    if most is not None and most < 1:
+        raise InvalidRequest.of(name, f"is {most}, must be at least 1")
+    return name, most
+
+
+def _most_tokens(body: ChatRequest, logprobs: int | None, limits: LimitsConfig) -> int:
+    """Return the most new tokens of a request that sets no number: no limit of a response is broken."""
+    if logprobs is None and not body.verdicts:
+        return limits.max_new_tokens
+    per_token = max(1, num_values(body.n or 1, logprobs))
+    return max(1, min(limits.max_new_tokens, limits.returned_values // per_token))
 
 
 def _num_logprobs(body: ChatRequest) -> int | None:

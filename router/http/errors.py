@@ -126,6 +126,12 @@ def _renamed(path: str, names: Mapping[str, str]) -> str:
     return plain
 
 
+def renamed_text(warning: str, names: Mapping[str, str]) -> str:
+    """Return a warning, which begins with a field, with the HTTP request's own names of fields."""
+    listed, space, rest = warning.partition(" ")
+    return _renamed(listed, names) + space + rest.replace("sampling.", "")
+
+
 def _invalid(error: InvalidRequest) -> ErrorReply:
     first = error.violations[0] if error.violations else FieldViolation("", "")
     return ErrorReply(400, str(error), INVALID, first.field or None, first.reason)

@@ -1,18 +1,17 @@
 """Fields that the bodies of completions and chat share, derived from the request types of `fly`."""
 
-from collections.abc import Callable
 from dataclasses import fields, replace
 from enum import Enum
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from fly.limits import MOST_PRIORITY, MOST_TIMEOUT_S
 from fly.presets import PRESETS
 from fly.request import DraftLength, SamplingParams, SpeculationParams
 from router.http.grammar_fields import GrammarFields
-from router.http.request_model import AtMost, RequestModel
+from router.http.request_model import AtMost, RequestModel, SentBack
 from router.speculation_config import TargetMode
 from services.common.derived_model import with_fields_of
 
@@ -104,46 +103,51 @@ class StreamOptions(RequestModel):
     continuous_usage_stats: bool | None = None
 
 
-class TextPart(RequestModel):
-    """A part of a message's content, or of a prediction's."""
+class TextPart(SentBack):
+    """A part of a message's content, or of a prediction's; `text` and `input_text` are what clients write."""
 
-    type: Literal["text"]
+    type: Literal["text", "input_text", "output_text"]
     text: str
 
 
-def joined_text(part: type[RequestModel], separator: str) -> Callable[[Any, ValidationInfo], str]:
-    """Return a validator that joins parts of text, of this form, to one text; a text is left as it is."""
-    kinds = get_args(part.model_fields["type"].annotation)
-    allowed = f'must be a text, or a list of parts such as {{"type": "{kinds[0]}", "text": "..."}}'
+class RefusalPart(SentBack):
+    """A part of an assistant's message: its refusal to answer, which counts as its text."""
 
-    def text_of(each: Any, info: ValidationInfo) -> str:
-        kind = each.get("type") if isinstance(each, dict) else None
-        if isinstance(kind, str) and kind not in kinds:
-            found = {"kind": kind[:60]}
-            raise PydanticCustomError(
-                "unsupported", "has a part of type {kind}, only text is supported", found
-            )
-        try:
-            return str(part.model_validate(each, context=info.context).text)  # type: ignore[attr-defined]
-        except ValidationError:
-            raise ValueError(allowed) from None
+    type: Literal["refusal"]
+    refusal: str
 
-    def joined(value: Any, info: ValidationInfo) -> str:
-        if isinstance(value, str):
-            return value
-        if not isinstance(value, list):
-            raise ValueError(allowed)
-        return separator.join(text_of(each, info) for each in value)
 
-    return joined
+_TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+"""Key of the text in a part, by the part's type."""
+_PARTS = 'must be a text, or a list of parts such as {"type": "text", "text": "..."}'
+
+
+def _text_of(part: Any) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if isinstance(kind, str) and kind not in _TEXTS:
+        found = {"kind": kind[:60]}
+        raise PydanticCustomError("unsupported", "has a part of type {kind}, only text is supported", found)
+    text = part.get(_TEXTS[kind]) if isinstance(kind, str) else None
+    if not isinstance(text, str):
+        raise ValueError(_PARTS)
+    return text
+
+
+def _joined_text(value: Any) -> str:
+    """Return parts of text as the lines of one text; a text is left as it is."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise ValueError(_PARTS)
+    return "\n".join(map(_text_of, value))
 
 
 Text = Annotated[
     str,
-    BeforeValidator(joined_text(TextPart, "\n"), json_schema_input_type=str | list[TextPart]),
+    BeforeValidator(_joined_text, json_schema_input_type=str | list[TextPart | RefusalPart]),
     AtMost("items", "parts"),
 ]
-"""A text, or a list of parts, which are its lines."""
+"""A text, or a list of parts, which are its lines: in messages, items and predictions of all APIs alike."""
 
 
 TemplateVariables = Annotated[dict[str, Any], AtMost(64, "variables")]
@@ -164,6 +168,7 @@ class SharedFields(RequestModel):
     Attributes:
         model: Name of the model, as in `/v1/models`; by default the targets'.
         stream: Send the response as it is decided.
+        stream_options: Options of the stream.
         top_k: 0 and -1 keep all tokens.
         seed: A negative seed counts as the unsigned number with the same bits.
         cache_salt: Cached prefixes and memories are shared only between requests with the same salt.
@@ -175,6 +180,7 @@ class SharedFields(RequestModel):
 
     model: str | None = None
     stream: bool | None = None
+    stream_options: StreamOptions | None = None
     top_k: Annotated[int, Field(ge=-1, le=_UINT32)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=_MASK64)] | None = None
     cache_salt: str | None = None
@@ -182,6 +188,13 @@ class SharedFields(RequestModel):
     priority: Priority | None = None
     service_tier: Literal["auto", "default", "flex", "priority"] | None = None
     speculation: SpeculationFields | None = None
+
+    @field_validator("stream_options")
+    @classmethod
+    def _has_a_stream(cls, options: StreamOptions | None, known: ValidationInfo) -> StreamOptions | None:
+        if options is not None and not known.data.get("stream", True):
+            raise ValueError("must not be set without stream")
+        return options
 
 
 @with_fields_of(SamplingParams, http_type)
@@ -194,20 +207,12 @@ class GenerationFields(SharedFields, GrammarFields):
         verdicts: Return the verdict of every token, under `flyserve`.
     """
 
-    stream_options: StreamOptions | None = None
     max_tokens: Whole | None = None
     n: Whole | None = None
     stop: Strings | None = None
     logit_bias: Annotated[dict[str, float], AtMost("listed_tokens", "tokens")] | None = None
     prediction: PredictionFields | None = None
     verdicts: bool | None = None
-
-    @field_validator("stream_options")
-    @classmethod
-    def _has_a_stream(cls, options: StreamOptions | None, known: ValidationInfo) -> StreamOptions | None:
-        if options is not None and not known.data.get("stream", True):
-            raise ValueError("must not be set without stream")
-        return options
 
     @field_validator("logit_bias")
     @classmethod
@@ -228,6 +233,9 @@ class GenerationFields(SharedFields, GrammarFields):
             given["logit_bias"] = {int(token): bias for token, bias in self.logit_bias.items()}
         if "stop_token_ids" in given:
             given["stop_token_ids"] = tuple(given["stop_token_ids"])
+        if given.get("temperature", default.temperature) == 0:
+            # NOTE: filters of the model's config have no effect then, and the client did not ask for them.
+            default = replace(default, top_k=0, top_p=1.0, min_p=0.0)
         return replace(default, **given)
 
 

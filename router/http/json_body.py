@@ -4,6 +4,7 @@ The values are counted before they are made, and a large body is parsed off the 
 """
 
 import asyncio
+import re
 from typing import Any, NamedTuple
 
 import pydantic_core
@@ -86,10 +87,16 @@ def _parse(body: bytes, most_values: int) -> dict[str, Any]:
     try:
         data = pydantic_core.from_json(body, allow_inf_nan=False)
     except ValueError as error:
-        raise Rejected(400, f"the body is not JSON: {error}") from None
+        raise Rejected(400, f"the body is not JSON: it is invalid{_place(error)}") from None
     if not isinstance(data, dict):
         raise Rejected(400, f"the body must be a JSON object, found {_KINDS.get(type(data), 'null')}")
     return data
+
+
+def _place(error: ValueError) -> str:
+    """Return the place that a fault of the parser names."""
+    found = re.search(r" at line \d+ column \d+", str(error))
+    return found[0] if found else ""
 
 
 def num_values(body: bytes, enough: int) -> int:

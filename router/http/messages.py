@@ -1,6 +1,8 @@
 """Messages of a conversation: their fields, and their form for the chat template."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
@@ -8,14 +10,13 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from fly.errors import InvalidRequest
-from router.http.fields import Text
-from router.http.parsing import shown
-from router.http.request_model import AtMost, RequestModel
+from router.http.fields import TemplateVariables, Text
+from router.http.request_model import AtMost, RequestModel, SentBack
 from router.json_text import parse_json_text
+from router.text.chat_template import Ending
 
-_CARRIED = ("function_call", "audio", "refusal", "annotations")
-_NOTES = ("provider_specific_fields",)
-"""Fields that LiteLLM adds to the messages that it returns, and sends back with them."""
+_LOST = ("function_call", "audio")
+"""Parts of an answer that no chat template takes: without them the conversation would be another one."""
 
 
 def _known_role(value: Any) -> Any:
@@ -24,14 +25,25 @@ def _known_role(value: Any) -> Any:
     return "system" if value == "developer" else value
 
 
-class CalledFunctionFields(RequestModel):
-    """A tool that an earlier answer called; the arguments are a JSON object as text."""
+def _as_text(value: Any) -> Any:
+    """Return arguments as JSON text; some clients hand them back as an object."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
+
+
+Arguments = Annotated[
+    str, BeforeValidator(_as_text, json_schema_input_type=str | dict[str, Any]), AtMost("items", "arguments")
+]
+"""Arguments of a call: JSON as text, which the model may have left invalid."""
+
+
+class CalledFunctionFields(SentBack):
+    """A tool that an earlier answer called."""
 
     name: str
-    arguments: str
+    arguments: Arguments = ""
 
 
-class ToolCallFields(RequestModel):
+class ToolCallFields(SentBack):
     """A call of an earlier answer."""
 
     id: str
@@ -39,12 +51,12 @@ class ToolCallFields(RequestModel):
     function: CalledFunctionFields
 
 
-class Message(RequestModel):
+class Message(SentBack):
     """One message of a conversation; the role developer counts as system.
 
     Attributes:
         role: Author.
-        content: Its text; may be null in an assistant's message that calls tools.
+        content: Its text; an assistant's message may have none.
         name: Name of the author.
         tool_calls: Calls of an assistant's message.
         tool_call_id: Id of the call that a tool's message answers.
@@ -67,40 +79,60 @@ class Message(RequestModel):
 
     @model_validator(mode="after")
     def _has_fields_of_its_role(self) -> Self:
-        for field, role in (
-            ("tool_calls", "assistant"),
-            ("reasoning", "assistant"),
-            ("reasoning_content", "assistant"),
-            ("tool_call_id", "tool"),
-        ):
-            if self.role != role and getattr(self, field) is not None:
+        for field, role in (("tool_calls", "assistant"), ("tool_call_id", "tool")):
+            if self.role != role and getattr(self, field):
                 raise ValueError(f"has role {self.role} and {field}, which only role {role} may have")
         if self.role == "tool" and not self.tool_call_id:
             raise ValueError("has role tool, but no tool_call_id")
         return self
 
 
-def _without_empty_extras(value: Any) -> Any:
-    """Drop empty fields of an assistant's message, which clients send back as they received it."""
+def _with_text(value: Any) -> Any:
+    """Return a message with content: an assistant's may have none, or a refusal in its place."""
     if not isinstance(value, dict):
         return value
-    asked = [name for name in _CARRIED if value.get(name)]
-    if asked:
+    if asked := [name for name in _LOST if value.get(name)]:
         raise PydanticCustomError("unsupported", "has {name}, which is not supported", {"name": asked[0]})
-    kept = {key: item for key, item in value.items() if key not in (*_CARRIED, *_NOTES)}
-    if kept.get("tool_calls") == []:
-        del kept["tool_calls"]
-    if kept.get("tool_calls") and kept.get("content") is None:
-        kept["content"] = ""
-    return kept
+    if value.get("role") == "assistant" and not value.get("content"):
+        return {**value, "content": value.get("refusal") or ""}
+    return value
 
 
 Messages = Annotated[
-    list[Annotated[Message, BeforeValidator(_without_empty_extras)]],
+    list[Annotated[Message, BeforeValidator(_with_text)]],
     Field(fail_fast=True, min_length=1),
     AtMost("items", "messages"),
 ]
 """A conversation, at least one message."""
+
+
+class TemplateFields(RequestModel):
+    """Fields about the rendering of a conversation.
+
+    Attributes:
+        chat_template_kwargs: Additional variables of the chat template.
+        add_generation_prompt: False lets the prompt end after the last message; by default the model answers.
+        continue_final_message: The model continues the last message. By default it does so if that is an
+            assistant's text.
+    """
+
+    chat_template_kwargs: TemplateVariables | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+
+    def ending(self, last: Mapping[str, Any]) -> Ending:
+        """Return the place at which the prompt ends, from the conversation's last message."""
+        is_text = bool(last["content"]) and not last.get("tool_calls")
+        if self.continue_final_message and self.add_generation_prompt:
+            found = "must not be true with continue_final_message: no new message begins"
+            raise InvalidRequest.of("add_generation_prompt", found)
+        if self.continue_final_message and not is_text:
+            raise InvalidRequest.of("continue_final_message", "is true, but the last message is no text")
+        if self.add_generation_prompt is False and not self.continue_final_message:
+            return Ending.MESSAGE
+        is_prefill = is_text and last["role"] == "assistant" and self.add_generation_prompt is None
+        continues = is_prefill if self.continue_final_message is None else self.continue_final_message
+        return Ending.CONTINUATION if continues else Ending.ANSWER
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +141,9 @@ class Conversation:
 
     Attributes:
         messages: Its messages as chat templates take them, except that arguments of calls are texts.
-        argument_fields: Path of the arguments of each call, in the order of the calls.
     """
 
     messages: Sequence[dict[str, Any]]
-    argument_fields: Sequence[str]
 
     def rendered(self, limit: int, arguments_as_text: bool = False) -> Sequence[dict[str, Any]]:
         """Return the messages as the chat template takes them.
@@ -123,43 +153,46 @@ class Conversation:
             arguments_as_text: Leave arguments as text; else they are objects.
 
         Raises:
-            InvalidRequest: Arguments are no JSON object, or the calls are too long.
+            InvalidRequest: There is no message, or the calls are too long.
         """
+        if not self.messages:
+            raise InvalidRequest.of("messages", "must have a message, reasoning alone is none")
         functions = [call["function"] for each in self.messages for call in each.get("tool_calls", ())]
         length = sum(len(each.get("reasoning_content", "")) for each in self.messages)
         length += sum(len(function["name"]) + len(function["arguments"]) for function in functions)
         if length > limit:
             found = f"have {length} characters in calls and reasoning, at most {limit} are allowed"
             raise InvalidRequest.of("messages", f"{found} (router.limits.prompt_characters)")
-        for function, field in zip(functions, self.argument_fields, strict=True):
-            arguments = _object(function["arguments"], field)
-            if not arguments_as_text:
-                function["arguments"] = arguments
+        for function in () if arguments_as_text else functions:
+            function["arguments"] = arguments_of(function["arguments"])
         return self.messages
 
 
 def conversation_of(messages: Sequence[Message]) -> Conversation:
     """Return the conversation of the messages of a chat."""
-    fields = (
-        f"messages[{index}].tool_calls[{number}].function.arguments"
-        for index, message in enumerate(messages)
-        for number in range(len(message.tool_calls or ()))
-    )
-    return Conversation([_plain(message) for message in messages], list(fields))
+    return Conversation([_plain(message) for message in messages])
+
+
+def arguments_of(text: str) -> dict[str, Any]:
+    """Return the arguments of an earlier call as an object, which is what chat templates take.
+
+    A call that was cut has the part of its object that there is. Anything else than an object is shown to the
+    model as it is, as the value of `arguments`.
+    """
+    found: Any = text
+    for is_cut in (False, True):
+        with suppress(ValueError):
+            found = parse_json_text(text or "{}", is_cut=is_cut)
+            break
+    if found is None:
+        return {}
+    return found if isinstance(found, dict) else {"arguments": found}
 
 
 def _plain(message: Message) -> dict[str, Any]:
     plain: dict[str, Any] = message.model_dump(exclude_none=True, exclude={"reasoning"})
+    if not message.tool_calls:
+        plain.pop("tool_calls", None)
     if reasoning := message.reasoning or message.reasoning_content:
         plain["reasoning_content"] = reasoning
     return plain
-
-
-def _object(text: str, field: str) -> dict[str, Any]:
-    try:
-        found = parse_json_text(text or "{}")
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise InvalidRequest.of(field, f"is {shown(text)}, must be a JSON object as text")
-    return found

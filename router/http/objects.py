@@ -122,7 +122,10 @@ class CompletionChoice(ChoiceHead):
 
 
 class Envelope(ResponseModel):
-    """First fields of every response and every chunk; the tier is there if the request names one."""
+    """First fields of every response and every chunk; the tier is there if the request names one.
+
+    Warnings say what of the request has no effect; in a stream the last chunk of a choice has them.
+    """
 
     id: str
     created: int
@@ -130,6 +133,7 @@ class Envelope(ResponseModel):
     service_tier: ServedTier | None = None
     usage: Usage | None = None
     metrics: Metrics | None = None
+    warnings: list[str] | None = None
 
 
 class Completion(Envelope):

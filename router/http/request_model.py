@@ -17,16 +17,39 @@ def _too_many(number: int, noun: str, most: int, key: str = "") -> PydanticCusto
 
 
 class RequestModel(BaseModel):
-    """Base of all parts of a body: types are not converted, unknown names are errors."""
+    """Base of all parts of a body: types are not converted, null is absent, unknown names are errors.
+
+    So a misspelled field never changes a request in silence. Null requests nothing, whatever its name is.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
     def _has_few_fields(cls, value: Any) -> Any:
-        if isinstance(value, dict) and len(value) > _MOST_FIELDS:
+        if not isinstance(value, dict):
+            return value
+        if len(value) > _MOST_FIELDS:
             raise _too_many(len(value), "fields", _MOST_FIELDS)
+        if None in value.values():
+            return {name: item for name, item in value.items() if item is not None}
         return value
+
+
+class SentBack(RequestModel):
+    """Base of what a client has received before and hands back: messages, items, calls, and parts of them.
+
+    Servers, client libraries and frameworks add fields to them, and each version others. Those that the
+    prompt is made of are known; the rest is dropped, whatever its name is.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class Described(RequestModel):
+    """Base of what a client describes, such as a tool: a field that is unknown gets a warning."""
+
+    model_config = ConfigDict(extra="allow")
 
 
 class AtMost:

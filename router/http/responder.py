@@ -22,7 +22,7 @@ from router.generation.generation import Emit
 from router.http.accounting import Accounting
 from router.http.api_format import ApiFormat, HttpRequest
 from router.http.connection import EventStream, while_connected
-from router.http.errors import renamed, reply_to
+from router.http.errors import renamed, renamed_text, reply_to
 from router.http.fields import StreamOptions
 from router.http.objects import Envelope, Extension, NamedToken, VerdictToken
 from router.service import GenerationService
@@ -61,6 +61,7 @@ class Responder:
         self._sends_metrics = sends_metrics
         self._prompts: dict[int, tuple[PromptToken, ...]] = {}
         self._messages: dict[int, MessageParser] = {}
+        self._found_warnings: dict[str, None] = dict.fromkeys(request.warnings)
         self._head = {
             "id": f"{api_format.id_prefix}{request_id}",
             "created": int(time.time()),
@@ -98,6 +99,8 @@ class Responder:
             async def emit_in_turn(chunk: Chunk) -> None:
                 async with turn:
                     self._accounting.add(chunk, index)
+                    if chunk.warnings:
+                        self._found_warnings |= dict.fromkeys(self._named(chunk.warnings))
                     if chunk.prompt:
                         self._prompts[index] = chunk.prompt
                         return
@@ -131,6 +134,15 @@ class Responder:
         metrics = {"metrics": self._accounting.metrics} if self._sends_metrics else {}
         return {"usage": self._accounting.usage, **metrics}
 
+    @property
+    def _warnings(self) -> dict[str, Any]:
+        """Warnings so far; nothing if there are none."""
+        return {"warnings": list(self._found_warnings)} if self._found_warnings else {}
+
+    def _named(self, warnings: Sequence[str]) -> list[str]:
+        """Return warnings with the names of the body's fields."""
+        return [renamed_text(each, self._request.names) for each in warnings]
+
     async def _whole(self, scope: Scope, receive: Receive, send: Send) -> None:
         chunks: defaultdict[int, list[Chunk]] = defaultdict(list)
         parts: defaultdict[int, list[Parts]] = defaultdict(list)
@@ -149,7 +161,7 @@ class Responder:
             # NOTE: freed here, because freeing a long response would block the event loop, too.
             choices = [self._whole_choice(i, chunks.pop(i), parts.pop(i, ())) for i in sorted(chunks)]
             self._prompts.clear()
-            return self._envelope(self._format.response, choices, **self._totals)
+            return self._envelope(self._format.response, choices, **self._totals, **self._warnings)
 
         content = await off_loop(self._cost_s(num_tokens), make)
         await Response(content, media_type="application/json")(scope, receive, send)
@@ -211,6 +223,8 @@ class Responder:
 
     def _chunk(self, chunk: Chunk, sent: int | None) -> bytes:
         extra = self._extension(chunk.tokens, chunk.rounds, chunk.statistics, chunk.warnings)
+        if chunk.finish_reason is not None:
+            extra |= self._warnings
         if self._options.include_usage:
             extra["usage"] = self._accounting.usage if self._options.continuous_usage_stats else None
         parts = self._parts(chunk)
@@ -237,7 +251,8 @@ class Responder:
         """Return the field that has the verdicts, if they were requested."""
         if not self._request.body.verdicts:
             return {}
-        ending = {} if statistics is None else {"statistics": statistics, "warnings": list(warnings)}
+        named = self._named(warnings)
+        ending = {} if statistics is None else {"statistics": statistics, "warnings": named}
         verdicts = [_verdict_token(token) for token in tokens]
         return {"flyserve": Extension(tokens=verdicts, rounds=list(rounds), **ending)}
 

@@ -13,9 +13,9 @@ from router.config import RouterConfig
 from router.cost import cpu_s, off_loop
 from router.http.endpoints import send_json
 from router.http.errors import renamed
-from router.http.fields import Count, TemplateVariables
+from router.http.fields import Count
 from router.http.json_body import read_object
-from router.http.messages import Messages, conversation_of
+from router.http.messages import Messages, TemplateFields, conversation_of
 from router.http.models import ServedModels
 from router.http.objects import Detokenized, Tokenized, TokenizerInfo
 from router.http.parsing import parse
@@ -23,7 +23,7 @@ from router.http.request_model import AtMost, RequestModel
 from router.service import GenerationService
 
 
-class TokenizeRequest(RequestModel):
+class TokenizeRequest(TemplateFields):
     """A body of `/tokenize`: either `prompt` or `messages`.
 
     Attributes:
@@ -32,8 +32,6 @@ class TokenizeRequest(RequestModel):
         messages: A conversation, rendered by the chat template.
         add_special_tokens: Add the special tokens that a prompt begins with; by default true. The chat
             template of a conversation has its own.
-        add_generation_prompt: End a conversation where the model answers; by default true.
-        chat_template_kwargs: Additional variables of the chat template.
         return_token_strs: Return the tokens' names in the vocabulary, too.
     """
 
@@ -41,8 +39,6 @@ class TokenizeRequest(RequestModel):
     prompt: str | None = None
     messages: Messages | None = None
     add_special_tokens: bool | None = None
-    add_generation_prompt: bool | None = None
-    chat_template_kwargs: TemplateVariables | None = None
     return_token_strs: bool | None = None
 
     @field_validator("add_special_tokens")
@@ -111,8 +107,8 @@ class TokenizationEndpoints:
             adds_special = body.add_special_tokens is not False
             return self._service.texts.token_ids(body.prompt or "", adds_special)
         messages = conversation_of(body.messages).rendered(self._config.limits.prompt_characters)
-        is_open = body.add_generation_prompt is not False
-        return self._service.texts.render_chat(messages, body.chat_template_kwargs or {}, is_open)
+        variables = body.chat_template_kwargs or {}
+        return self._service.texts.render_chat(messages, variables, body.ending(messages[-1]))
 
     def _require(self, model: str | None) -> None:
         if model is not None:

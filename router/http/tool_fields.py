@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -11,7 +11,7 @@ from pydantic import PlainValidator, ValidationError
 from fly.errors import InvalidRequest
 from router.config import LimitsConfig
 from router.http.parsing import shown
-from router.http.request_model import AtMost, RequestModel
+from router.http.request_model import AtMost, Described, RequestModel
 from router.json_text import check_depth
 from router.text.message_formats import MessageFormats
 from router.tools.grammar import OfferedTools
@@ -19,7 +19,7 @@ from router.tools.grammar import OfferedTools
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
-class FunctionFields(RequestModel):
+class FunctionFields(Described):
     """A function.
 
     Attributes:
@@ -48,7 +48,7 @@ class FunctionFields(RequestModel):
         return {"type": "function", "function": function}
 
 
-class Tool(RequestModel):
+class Tool(Described):
     """A tool that the model may call."""
 
     type: Literal["function"]
@@ -107,6 +107,7 @@ class ToolFields(RequestModel):
         return AskedTools(
             functions=[tool.function for tool in self.tools or ()],
             field="tools[{}].function",
+            descriptions=self.tools or (),
             choice="required" if isinstance(choice, NamedTool) else choice or "auto",
             named=choice.function.name if isinstance(choice, NamedTool) else None,
             parallel=self.parallel_tool_calls is not False,
@@ -120,6 +121,7 @@ class AskedTools:
     Attributes:
         functions: The functions.
         field: Path of the fields of a function, with braces in place of its index.
+        descriptions: What the functions are described in, one each, if that has fields of its own.
         choice: `auto`, `none` or `required`.
         named: The tool that the model has to call; None if the body names none.
         parallel: True if a message may have several calls.
@@ -130,6 +132,15 @@ class AskedTools:
     choice: str
     named: str | None
     parallel: bool
+    descriptions: Sequence[Described] = ()
+
+    @property
+    def warnings(self) -> Iterator[str]:
+        """Warnings about unknown fields, which are misspelled, or are for another server."""
+        for path, listed in (("tools[{}]", self.descriptions), (self.field, self.functions)):
+            for index, each in enumerate(listed):
+                for name in each.model_extra or ():
+                    yield f"{path.format(index)}.{name[:60]} has no effect: the field is unknown"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,10 @@
 """Chat templates: render conversations with the model's template or a configured one."""
 
 import logging
+import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from enum import Enum
 from functools import cached_property, lru_cache
 from pathlib import Path
 from traceback import walk_tb
@@ -20,10 +22,20 @@ logger = logging.getLogger(__name__)
 
 _ROLES = frozenset(("system", "developer", "user", "assistant", "tool", "function", "ipython", "observation"))
 """Roles that may be a part of a control token: a template may write `<|`, the role and `|>`."""
-_SET_BY_ROUTER = frozenset(("messages", "tools", "documents", "add_generation_prompt"))
+_SET_BY_ROUTER = frozenset(
+    ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message")
+)
 
 _TALK = [{"role": role, "content": "Hello"} for role in ("system", "user", "assistant", "user")]
 """A conversation that most templates take, wholly or in part."""
+
+
+class Ending(Enum):
+    """Place at which a rendered conversation ends."""
+
+    ANSWER = "where the model answers"
+    MESSAGE = "after the last message"
+    CONTINUATION = "within the last message, which the model continues"
 
 
 class _Compiled(NamedTuple):
@@ -62,24 +74,34 @@ class ChatTemplate:
         """The template in use for requests with tools; "" if there is none."""
         return self._source(has_tools=True)
 
-    @cached_property
+    @property
     def takes_tools(self) -> bool:
-        """True if the template can render tools: it has the variable `tools`."""
+        """True if the template can render tools."""
+        return self.takes("tools")
+
+    def takes(self, variable: str) -> bool:
+        """Return True if the template has a variable of this name."""
+        return variable in self._taken
+
+    @cached_property
+    def _taken(self) -> set[str]:
+        """Names of the variables that the template expects."""
         try:
-            return "tools" in meta.find_undeclared_variables(self._environment.parse(self.tool_source))
+            return meta.find_undeclared_variables(self._environment.parse(self.tool_source))
         except TemplateSyntaxError:
-            return False
+            return set()
 
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
         variables: Mapping[str, Any],
-        add_generation_prompt: bool = True,
+        ending: Ending = Ending.ANSWER,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> tuple[int, ...]:
-        """Return the token ids of the prompt, up to where the model answers, or without this beginning.
+        """Return the token ids of the prompt, at least one message.
 
-        Raise InvalidRequest if there is no template, it rejects the messages, or a variable is reserved.
+        Raise InvalidRequest if there is no template, it rejects the messages or cannot continue the last one,
+        or a variable is reserved.
         """
         if not (source := self._source(bool(tools))):
             remedy = "use completions, or set the router's chat_template to a Jinja file"
@@ -88,8 +110,12 @@ class ChatTemplate:
             found = "must not be set: the router uses this name itself; leave it out"
             paths = (f"chat_template_kwargs.{name}" for name in reserved)
             raise InvalidRequest(*(FieldViolation(path, found) for path in paths))
-        compiled, text = self._rendered(source, messages, variables, add_generation_prompt, tools)
-        return compiled.control_tokens.encode(text)
+        mark = f"[{uuid.uuid4().hex}]" if ending is Ending.CONTINUATION else ""
+        if mark:
+            messages = [*messages[:-1], {**messages[-1], "content": messages[-1]["content"] + mark}]
+        variables = {**variables, "continue_final_message": bool(mark)}
+        compiled, text = self._rendered(source, messages, variables, ending is Ending.ANSWER, tools)
+        return compiled.control_tokens.encode(_up_to(mark, text) if mark else text)
 
     def lost_tokens(self) -> list[str]:
         """Return control tokens that the template writes in a way that makes them look like a client's."""
@@ -140,6 +166,14 @@ class ChatTemplate:
         except TemplateSyntaxError as error:
             raise ConfigError(f"chat_template: {file} line {error.lineno}: {error.message}") from None
         return template
+
+
+def _up_to(mark: str, text: Traced) -> Traced:
+    """Return a rendered text up to a mark at the end of the last message."""
+    if (end := text.rfind(mark)) < 0:
+        found = "end with a message that the model's chat template does not render at its end"
+        raise InvalidRequest.of("messages", f"{found}: set continue_final_message to false")
+    return text[:end]
 
 
 def _for_template(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from fly.response import TextToken
 from router.config import LimitsConfig
 from router.cost import cpu_s, off_loop
 from router.requests.prompt_length import check_beginning
-from router.text.chat_template import ChatTemplate
+from router.text.chat_template import ChatTemplate, Ending
 from router.text.tokenizer import Tokenizer
 
 
@@ -16,6 +16,7 @@ class TextService:
     """Turn texts into tokens, and back.
 
     Attributes:
+        template: Chat template of the model.
         image: Function that returns a token by itself, as log-probabilities show it.
 
     NOTE: methods that are no coroutines work in any thread, for long if the text is long.
@@ -30,7 +31,7 @@ class TextService:
     ) -> None:
         """`longest_context` returns the most tokens that any model takes; 0 if it is unknown."""
         self._tokenizer = tokenizer
-        self._chat_template = chat_template
+        self.template = chat_template
         self.image = tokenizer.image
         self._limits = limits
         self._longest_context = longest_context
@@ -61,17 +62,17 @@ class TextService:
 
     def tokenizer_info(self) -> dict[str, Any]:
         """Return the tokenizer's special tokens and the chat template."""
-        template = self._chat_template.source
+        template = self.template.source
         return {**self._tokenizer.special_tokens, "chat_template": template}
 
     def render_chat(
         self,
         messages: Sequence[Mapping[str, Any]],
         variables: Mapping[str, Any],
-        add_generation_prompt: bool = True,
+        ending: Ending = Ending.ANSWER,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> tuple[int, ...]:
-        """Return the token ids of a conversation, up to where the model answers, or without this beginning.
+        """Return the token ids of a conversation.
 
         Each message has its role and content. Raise InvalidRequest if the messages are too long, or there is
         no chat template, or it rejects the messages or the variables.
@@ -79,7 +80,7 @@ class TextService:
         limit = self._limits.prompt_characters
         if (length := sum(len(message["content"]) for message in messages)) > limit:
             raise InvalidRequest.of("messages", _too_long("have", length, limit))
-        return self._chat_template.render(messages, variables, add_generation_prompt, tools)
+        return self.template.render(messages, variables, ending, tools)
 
     def detokenize(self, ids: Sequence[int]) -> str:
         """Return the text of tokens, special ones included; raise InvalidRequest for an invalid id."""

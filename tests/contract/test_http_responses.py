@@ -94,7 +94,7 @@ async def test_a_form_reaches_the_target(tmp_path: Path) -> None:
         assert grammar["json_schema"]["properties"] == {"age": {"title": "Age", "type": "integer"}}
 
 
-CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "[]"}
+CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": 5}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"previous_response_id": "resp_1"}, "previous_response_id"),
     ({"store": True}, "store"),
@@ -106,7 +106,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"input": [{"role": "cat", "content": "x"}]}, "input[0].role"),
     ({"input": [{"type": "function_call", "name": "f"}]}, "input[0].call_id"),
     ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
-    ({"input": [{"role": "user", "content": "x", "rol": "y"}]}, "input[0].rol"),
     ({"input": [{"type": "function_call_output", "call_id": "", "output": "x"}]}, "input[0].call_id"),
     ({"input": [{"role": "user", "content": "x"}, CALL]}, "input[1].arguments"),
     ({"tools": [TOOLS[0], TOOLS[0]]}, "tools[1].name"),

@@ -15,8 +15,10 @@ from router.http.responses.fields import (
     MessageItem,
     NamedTool,
     ReasoningItem,
+    ReasoningOptions,
     ResponsesRequest,
     TextFormat,
+    TextOptions,
 )
 from router.http.tool_fields import AskedTools
 
@@ -24,6 +26,8 @@ NAMES = {
     "messages": "input",
     "max_completion_tokens": "max_output_tokens",
     "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+    "verbosity": "text.verbosity",
 }
 """Names of fields here by their names in a chat."""
 
@@ -35,11 +39,13 @@ def chat_options(body: ResponsesRequest) -> ChatRequest:
         InvalidRequest: The form of the text has no schema.
     """
     same = (*SharedFields.model_fields, *ChatOptions.model_fields)
-    form = None if body.text is None or body.text.format is None else _format(body.text.format)
+    text, reasoning = body.text or TextOptions(), body.reasoning or ReasoningOptions()
     return ChatRequest.model_construct(
         **{name: getattr(body, name) for name in same},
         max_completion_tokens=body.max_output_tokens,
-        response_format=form,
+        response_format=None if text.format is None else _format(text.format),
+        reasoning_effort=reasoning.effort,
+        verbosity=text.verbosity,
     )
 
 
@@ -57,8 +63,7 @@ def asked_tools(body: ResponsesRequest) -> AskedTools:
 
 def conversation_of(body: ResponsesRequest) -> Conversation:
     """Return the conversation of a body."""
-    calls = (index for index, item in enumerate(body.input) if isinstance(item, CallItem))
-    return Conversation(list(_messages(body)), [f"input[{index}].arguments" for index in calls])
+    return Conversation(list(_messages(body)))
 
 
 def _format(given: TextFormat) -> ResponseFormat:

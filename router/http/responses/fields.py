@@ -7,84 +7,56 @@ from pydantic import BeforeValidator, Field, PlainValidator, ValidationInfo
 from pydantic_core import PydanticCustomError
 
 from router.http.chat import ChatOptions
-from router.http.fields import SharedFields, Whole, joined_text
+from router.http.fields import SharedFields, Text, Whole
 from router.http.grammar_fields import SchemaOptions
-from router.http.request_model import AtMost, RequestModel
+from router.http.hints import Effort, Verbosity
+from router.http.messages import Arguments
+from router.http.request_model import AtMost, RequestModel, SentBack
 from router.http.tool_fields import FunctionFields, NamedFunction, tool_choice_validator
 
-SentBack = Annotated[list[Any], AtMost("items")]
-"""A list of an earlier response, sent back without effect."""
 
-
-class TextContent(RequestModel):
-    """A part of a message; the last two fields are those of an earlier response, sent back."""
-
-    type: Literal["input_text", "output_text"]
-    text: str
-    annotations: SentBack | None = None
-    logprobs: SentBack | None = None
-
-
-Content = Annotated[
-    str,
-    BeforeValidator(joined_text(TextContent, ""), json_schema_input_type=str | list[TextContent]),
-    AtMost("items", "parts"),
-]
-"""A text, or a list of parts: one text that an earlier stream had cut."""
-
-
-class SentItem(RequestModel):
-    """Base of the items of a conversation; `id` and `status` are those of an earlier response, sent back."""
-
-    id: str | None = None
-    status: str | None = None
-
-
-class MessageItem(SentItem):
-    """A message; `phase` is that of an earlier response, sent back."""
+class MessageItem(SentBack):
+    """A message."""
 
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
-    content: Content
-    phase: str | None = None
+    content: Text
 
 
-class CallItem(SentItem):
+class CallItem(SentBack):
     """A tool call of an earlier response."""
 
     type: Literal["function_call"]
     call_id: str
     name: str
-    arguments: str
+    arguments: Arguments = ""
 
 
-class CallOutputItem(SentItem):
+class CallOutputItem(SentBack):
     """The result of a tool call."""
 
     type: Literal["function_call_output"]
     call_id: Annotated[str, Field(min_length=1)]
-    output: Content
+    output: Text
 
 
-class ReasoningContent(RequestModel):
+class ReasoningContent(SentBack):
     """A part of a model's reasoning."""
 
     type: Literal["reasoning_text"]
     text: str
 
 
-class ReasoningItem(SentItem):
+class ReasoningItem(SentBack):
     """Reasoning of an earlier response; a summary and an encrypted form have no effect."""
 
     type: Literal["reasoning"]
-    summary: SentBack | None = None
     content: Annotated[list[ReasoningContent], Field(fail_fast=True), AtMost("items", "parts")] | None = None
-    encrypted_content: str | None = None
 
 
 Item = MessageItem | CallItem | CallOutputItem | ReasoningItem
 """An item of a conversation."""
-_ITEMS: Mapping[Any, type[SentItem]] = {
+_ITEMS: Mapping[Any, type[SentBack]] = {
     "message": MessageItem,
     "function_call": CallItem,
     "function_call_output": CallOutputItem,
@@ -92,14 +64,14 @@ _ITEMS: Mapping[Any, type[SentItem]] = {
 }
 
 
-def _item(value: Any, info: ValidationInfo) -> SentItem:
+def _item(value: Any, info: ValidationInfo) -> SentBack:
     """Return an item by its type; one without a type is a message.
 
     NOTE: a union of pydantic would add the type to the path of a fault, where clients have no such field.
     """
     if not isinstance(value, dict):
         raise ValueError("must be an object")
-    if (kind := value.get("type", "message")) not in (*_ITEMS,):
+    if (kind := value.get("type") or "message") not in (*_ITEMS,):
         found = {"kind": str(kind)[:60], "listed": ", ".join(_ITEMS)}
         raise PydanticCustomError("unsupported", "has type {kind}, must be one of {listed}", found)
     return _ITEMS[kind].model_validate(value, context=info.context)
@@ -154,11 +126,21 @@ class TextOptions(RequestModel):
 
     Attributes:
         format: Form of the text.
-        verbosity: Accepted without effect.
+        verbosity: A hint for the chat template, as in a chat.
     """
 
     format: TextFormat | None = None
-    verbosity: Literal["low", "medium", "high"] | None = None
+    verbosity: Verbosity | None = None
+
+
+class ReasoningOptions(SentBack):
+    """Options of the reasoning; others, which only models of OpenAI's have, are accepted without effect.
+
+    Attributes:
+        effort: A hint for the chat template, as `reasoning_effort` in a chat.
+    """
+
+    effort: Effort | None = None
 
 
 class ResponsesRequest(SharedFields, ChatOptions):
@@ -172,9 +154,9 @@ class ResponsesRequest(SharedFields, ChatOptions):
         tool_choice: `auto` by default; `none` calls none, `required` at least one, a named tool that one.
         parallel_tool_calls: False allows one call at most; by default true.
         text: Form of the text.
-        truncation: Only `disabled`: a conversation that is too long is an error.
+        truncation: With `auto`, too, a conversation that is too long is an error.
         include: Accepted without effect.
-        reasoning: Accepted without effect; `thinking_token_budget` limits the reasoning.
+        reasoning: Options of the reasoning; `thinking_token_budget` limits it.
         metadata: Returned as it is.
     """
 
@@ -185,7 +167,7 @@ class ResponsesRequest(SharedFields, ChatOptions):
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
-    truncation: Literal["disabled"] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
     include: Annotated[list[str], AtMost(64)] | None = None
-    reasoning: Annotated[dict[str, Any], AtMost(64)] | None = None
+    reasoning: ReasoningOptions | None = None
     metadata: Annotated[dict[str, str], AtMost(64, "entries")] | None = None

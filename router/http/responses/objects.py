@@ -89,7 +89,10 @@ class IncompleteDetails(ResponseModel):
 
 
 class ResponseObject(ResponseModel):
-    """A response; the last fields repeat what was asked for."""
+    """A response; the last fields repeat what was asked for.
+
+    Warnings say what of the request has no effect.
+    """
 
     id: str
     object: Literal["response"] = "response"
@@ -101,6 +104,7 @@ class ResponseObject(ResponseModel):
     output: list[OutputItem]
     usage: ResponsesUsage | None = None
     service_tier: ServedTier | None = None
+    warnings: list[str] = Field(default_factory=list)
     instructions: str | None = None
     max_output_tokens: int | None = None
     metadata: dict[str, str] = Field(default_factory=dict)

@@ -15,7 +15,7 @@ from fly.types import FinishReason
 from router.http.api_format import HttpRequest
 from router.http.chat import Chat
 from router.http.connection import EventStream
-from router.http.errors import renamed, reply_to
+from router.http.errors import renamed, renamed_text, reply_to
 from router.http.parsing import parse
 from router.http.responder import Responder
 from router.http.responses.conversion import NAMES, asked_tools, chat_options, conversation_of
@@ -29,6 +29,8 @@ from router.http.responses.objects import (
 )
 from router.http.responses.output import Output
 from router.tools.parts import Parts
+
+_LOGPROBS = "message.output_text.logprobs"
 
 
 class ResponsesFormat(Chat):
@@ -44,7 +46,12 @@ class ResponsesFormat(Chat):
         except InvalidRequest as error:
             raise renamed(error, NAMES) from None
         names = {name: NAMES.get(own, own) for name, own in request.names.items()}
-        return replace(request, names=names, asked=asked)
+        warnings = [renamed_text(each, NAMES) for each in request.warnings]
+        if asked.truncation == "auto":
+            warnings.append("truncation has no effect: a conversation that is too long is an error")
+        if _LOGPROBS in (asked.include or ()):
+            warnings.append(f"include has no effect: {_LOGPROBS} is not supported, a chat has logprobs")
+        return replace(request, names=names, warnings=tuple(warnings), asked=asked)
 
 
 class ResponsesResponder(Responder):
@@ -130,6 +137,7 @@ class ResponsesResponder(Responder):
             service_tier=self._request.tier,
             status=status,
             output=list(output.items),
+            warnings=list(self._found_warnings),
             **{"text": {"format": {"type": "text"}}, **repeated},
             **more,
         )

@@ -17,7 +17,7 @@ from router.http.chat import ChatRequest
 from router.http.messages import conversation_of
 from router.http.parsing import parse
 from router.http.tool_fields import checked_tools
-from router.text.chat_template import ChatTemplate
+from router.text.chat_template import ChatTemplate, Ending
 from router.text.message_formats import MessageFormats
 from router.text.tokenizer import Tokenizer
 from tests.support.chat_tokenizers import ADDED, BOS, KINDS, SPECIAL, WORDS, chat_tokenizer
@@ -45,7 +45,7 @@ BODY: dict[str, Any] = {
         {"role": "user", "content": "u 1", "name": "m"},
         {"role": "assistant", "content": "a 1", "reasoning": "r 1", "tool_calls": [CALL], "name": "o"},
         {"role": "tool", "content": "t 1", "tool_call_id": "c1", "name": "p"},
-        {"role": "assistant", "content": "a 2", "reasoning_content": "r 2"},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "a 2"}], "reasoning_content": "r 2"},
         {"role": "user", "content": [{"type": "text", "text": "u 2"}, {"type": "text", "text": "u 3"}]},
     ],
     "tools": [{"type": "function", "function": {"name": "f", "description": "w", "parameters": SCHEMA}}],
@@ -282,7 +282,7 @@ def test_a_control_token_of_one_character_is_refused_in_a_message(tmp_path: Path
 def test_only_a_known_role_is_a_part_of_a_control_token(tmp_path: Path) -> None:
     template = ChatTemplate(Tokenizer(fast := chat_tokenizer("bytes"), ()), TEMPLATES / "pieces.jinja")
     for role, controls in (("user", ["<|user|>", "<|im_end|>"]), ("end", ["<|im_end|>"])):
-        ids = template.render([{"role": role, "content": ""}], {}, add_generation_prompt=False)
+        ids = template.render([{"role": role, "content": ""}], {}, Ending.MESSAGE)
         found = [token for token in fast.convert_ids_to_tokens(list(ids)) if token in SPECIAL]
         assert found == [*controls, BOS]
 

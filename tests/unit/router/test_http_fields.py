@@ -15,7 +15,8 @@ from router.config import LimitsConfig
 from router.http.chat import ChatRequest
 from router.http.completions import CompletionRequest
 from router.http.fields import SharedFields
-from router.http.parsing import IGNORED, UNSUPPORTED, parse
+from router.http.known_fields import IGNORED, UNSERVED
+from router.http.parsing import parse
 from router.http.priorities import priority_of
 from router.http.responses.fields import ResponsesRequest
 from router.text.chat_template import ChatTemplate
@@ -29,7 +30,7 @@ COMPLETION = {"model": "m", "prompt": "p"}
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 RESPONSE = {"model": "m", "input": "i"}
 LEAST = [(CompletionRequest, COMPLETION), (ChatRequest, CHAT), (ResponsesRequest, RESPONSE)]
-NAMES = sorted({name for model, _ in LEAST for name in model.model_fields} | {*UNSUPPORTED, *IGNORED})
+NAMES = sorted({name for model, _ in LEAST for name in model.model_fields} | {*UNSERVED, *IGNORED})
 
 
 @settings(max_examples=60)
@@ -45,18 +46,20 @@ def test_whatever_a_body_holds_it_is_taken_or_rejected_by_name(data: dict[str, A
             assert isinstance(taken, SharedFields) and taken.model == data.get("model", "m")
 
 
-@pytest.mark.parametrize("name", sorted(UNSUPPORTED))
-def test_an_unsupported_field_is_rejected_but_for_values_that_ask_nothing(name: str) -> None:
-    model, body = (CompletionRequest, COMPLETION) if name in ChatRequest.model_fields else (ChatRequest, CHAT)
-    for idle in (None, *UNSUPPORTED[name]):
-        parse(model, {**body, name: idle}, LIMITS)
-    with pytest.raises(InvalidRequest, match=f"{name} is .*not supported") as caught:
-        parse(model, {**body, name: "something else"}, LIMITS)
-    assert caught.value.violations[0].reason == "unsupported_parameter"
+@pytest.mark.parametrize("name", sorted(UNSERVED))
+def test_a_field_of_elsewhere_is_refused_but_for_values_that_request_nothing(name: str) -> None:
+    others = [(model, body) for model, body in LEAST if name not in model.model_fields]
+    for model, body in others:
+        for idle in (None, *UNSERVED[name].idle):
+            parse(model, {**body, name: idle}, LIMITS)
+        with pytest.raises(InvalidRequest, match=f"{name} is .*not supported") as caught:
+            parse(model, {**body, name: "something else"}, LIMITS)
+        assert caught.value.violations[0].reason == "unsupported_parameter"
+    assert others, "a field that all APIs serve needs no entry"
 
 
 def test_a_truth_value_is_no_number() -> None:
-    with pytest.raises(InvalidRequest, match="best_of is True, is not supported: use n"):
+    with pytest.raises(InvalidRequest, match="best_of is True, is not supported here: use n"):
         parse(CompletionRequest, {**COMPLETION, "best_of": True}, LIMITS)
 
 

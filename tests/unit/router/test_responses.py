@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.errors import InvalidRequest
 from fly.grammar import Grammar, GrammarKind
 from fly.request import SamplingParams
 from fly.types import Mode
@@ -66,13 +65,6 @@ def test_items_become_messages(items: Any, messages: list[dict[str, Any]]) -> No
     assert conversation_of(asked(input=items)).messages == messages
     instructed = conversation_of(asked(input=items, instructions="Hello.")).messages
     assert instructed == [{"role": "system", "content": "Hello."}, *messages]
-
-
-def test_a_fault_in_arguments_has_the_place_of_its_item() -> None:
-    items = [{"role": "user", "content": "hi"}, thought("hm"), CALL, said("a"), {**CALL, "arguments": "[]"}]
-    with pytest.raises(InvalidRequest) as error:
-        conversation_of(asked(input=items, instructions="Hello.")).rendered(1000)
-    assert error.value.violations[0].field == "input[4].arguments"
 
 
 def test_other_fields_are_those_of_a_chat() -> None:
