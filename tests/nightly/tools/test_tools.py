@@ -114,3 +114,11 @@ def test_litellm_streams_a_chat(url: str) -> None:
 def test_a_tool_is_called_and_its_result_sent_back(tools_url: str, program: str) -> None:
     printed = run("LM_EVAL", str(ROOT / "examples" / program), tools_url, MODEL, program="python")
     assert re.search("called price with .*(book|pen)", printed) and re.search("(?s)answered: .+", printed)
+
+
+@pytest.mark.parametrize("kind", ["litellm-chat", "litellm-responses", "agents-chat", "agents-responses"])
+def test_a_conversation_of_three_turns_sends_back_what_it_received(tools_url: str, kind: str) -> None:
+    program = str(Path(__file__).with_name("conversations.py"))
+    printed = run("LM_EVAL", program, tools_url, MODEL, kind, program="python")
+    assert "calls: 1" in printed
+    assert kind == "litellm-responses" or re.search("typed: dollars=[27]", printed)
