@@ -174,7 +174,7 @@ class SharedFields(RequestModel):
         cache_salt: Cached prefixes and memories are shared only between requests with the same salt.
         timeout: Seconds after which the client no longer needs the response, at most one day.
         priority: Lower values run first, as in vLLM; 0 by default.
-        service_tier: OpenAI's name of a priority: flex runs after all others, priority before them.
+        service_tier: OpenAI's name of a priority: flex runs after all others, priority and fast before them.
         speculation: Speculation parameters.
     """
 
@@ -186,7 +186,7 @@ class SharedFields(RequestModel):
     cache_salt: str | None = None
     timeout: Timeout | None = None
     priority: Priority | None = None
-    service_tier: Literal["auto", "default", "flex", "priority"] | None = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
     speculation: SpeculationFields | None = None
 
     @field_validator("stream_options")

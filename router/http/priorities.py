@@ -10,6 +10,12 @@ from router.http.objects import ServedTier
 TIERS: Mapping[ServedTier, int] = {"flex": -1, "default": 0, "priority": 1}
 """Priorities of the service tiers; higher values run first."""
 
+_SERVED: Mapping[str, ServedTier] = {
+    **{tier: tier for tier in TIERS},
+    **{"auto": "default", "scale": "default", "fast": "priority"},
+}
+"""Tier that is served, by the one that is requested."""
+
 
 class Priority(NamedTuple):
     """Priority of a request.
@@ -42,5 +48,5 @@ def priority_of(body: GenerationFields, limit: int) -> Priority:
 
 
 def _tier(body: GenerationFields, limit: int) -> ServedTier | None:
-    asked = "default" if body.service_tier == "auto" else body.service_tier
+    asked = None if body.service_tier is None else _SERVED[body.service_tier]
     return "default" if asked is not None and abs(TIERS[asked]) > limit else asked

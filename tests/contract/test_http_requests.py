@@ -105,7 +105,7 @@ BAD_COMPLETIONS: list[tuple[str, str, dict[str, Any], str]] = [
     ("priority", INVALID, {"priority": -(2**31)}, "is -2147483648, must be at least -2147"),
     ("priority", INVALID, {"priority": 101}, "is 101, must be -100 to 100 (router.limits.priority)"),
     ("priority", TYPE, {"priority": 1.5}, "is 1.5"),
-    ("service_tier", INVALID, {"service_tier": "scale"}, "is 'scale', must be 'auto', 'default', 'flex'"),
+    ("service_tier", INVALID, {"service_tier": "slow"}, "is 'slow', must be 'auto', 'default', 'flex'"),
     ("service_tier", INVALID, {"service_tier": "flex", "priority": 3}, "but priority is 3: give one of them"),
     ("suffix", UNSUPPORTED, {"suffix": "."}, "is not supported"),
     ("structured_outputs.json", INVALID, outputs(json={"type": "text"}), "Invalid type: text"),

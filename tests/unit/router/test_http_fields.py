@@ -77,6 +77,8 @@ def test_the_best_of_n_choices_are_all_of_them(given: dict[str, Any]) -> None:
         ({"priority": 0, "service_tier": "auto"}, 5, (0, "default")),
         ({"service_tier": "default"}, 5, (0, "default")),
         ({"service_tier": "flex"}, 5, (-1, "flex")),
+        ({"service_tier": "scale"}, 5, (0, "default")),
+        ({"service_tier": "fast"}, 5, (1, "priority")),
         ({"service_tier": "priority"}, 5, (1, "priority")),
         ({"service_tier": "priority"}, 0, (0, "default")),
     ],
