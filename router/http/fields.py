@@ -119,11 +119,16 @@ class RefusalPart(SentBack):
 
 _TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 """Key of the text in a part, by the part's type."""
+_THOUGHTS = ("thinking", "redacted_thinking", "reasoning")
+"""Types of parts that are no text of an answer: other models' reasoning, which no template takes."""
 _PARTS = 'must be a text, or a list of parts such as {"type": "text", "text": "..."}'
 
 
-def _text_of(part: Any) -> str:
+def _text_of(part: Any) -> str | None:
+    """Return the text of a part; None if it is none of the answer."""
     kind = part.get("type") if isinstance(part, dict) else None
+    if kind in _THOUGHTS:
+        return None
     if isinstance(kind, str) and kind not in _TEXTS:
         found = {"kind": kind[:60]}
         raise PydanticCustomError("unsupported", "has a part of type {kind}, only text is supported", found)
@@ -139,7 +144,7 @@ def _joined_text(value: Any) -> str:
         return value
     if not isinstance(value, list):
         raise ValueError(_PARTS)
-    return "\n".join(map(_text_of, value))
+    return "\n".join(text for part in value if (text := _text_of(part)) is not None)
 
 
 Text = Annotated[
@@ -192,7 +197,8 @@ class SharedFields(RequestModel):
     @field_validator("stream_options")
     @classmethod
     def _has_a_stream(cls, options: StreamOptions | None, known: ValidationInfo) -> StreamOptions | None:
-        if options is not None and not known.data.get("stream", True):
+        asked = options is not None and any(dict(options).values())
+        if asked and not known.data.get("stream", True):
             raise ValueError("must not be set without stream")
         return options
 

@@ -128,6 +128,12 @@ REPORTS = [
     ),
     Report("", "fields that request nothing are refused", CHAT, NOTHING),
     Report(
+        "",
+        "an option of a stream that requests nothing",
+        RESPONSES,
+        {"stream_options": {"include_obfuscation": False}},
+    ),
+    Report(
         "", "the same", COMPLETIONS, {k: v for k, v in NOTHING.items() if k not in ("prompt", "logprobs")}
     ),
     Report("", "fields that request nothing are refused", RESPONSES, {**NOTHING, "stream_options": None}),
@@ -206,7 +212,7 @@ async def test_a_hint_reaches_the_template(tmp_path: Path, template: str, added:
                 },
             }
             for path, body in bodies.items():
-                sent = (await rig.post(path, body)).json()
+                sent = (await rig.post(path, {**body, "speculation": {"mode": "plain"}})).json()
                 expected = (await rig.post("/tokenize", {"prompt": USER["content"] + text})).json()
                 assert not sent.get("warnings")
                 usage = sent["usage"]

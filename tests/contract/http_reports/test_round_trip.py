@@ -97,6 +97,17 @@ REPORTS = [
     ),
     Report("mistral-common#324", "no content, and no calls", CHAT, said(content=None)),
     Report("", "a message without content", CHAT, said(reasoning="hm")),
+    Report(
+        "Wei-Shaw/sub2api#225",
+        "thoughts among the parts of an answer",
+        CHAT,
+        said(
+            content=[
+                {"type": "thinking", "thinking": "hm", "cache_control": {}},
+                {"type": "text", "text": "a"},
+            ]
+        ),
+    ),
     Report("", "a refusal as text", CHAT, said(content=None, refusal="No.")),
     Report("", "a refusal as a part", CHAT, said(content=[{"type": "refusal", "refusal": "No."}])),
     Report(
