@@ -39,7 +39,7 @@ def cluster(kubeconfig: Path) -> Iterator[Cluster]:
             folder = needed("KUBERAY_CRDS", "folder with KubeRay's definitions, which the cluster lacks")
             # Client-side apply would keep a copy of each in an annotation, for which they are too large.
             made.kubectl("apply", "--server-side", "--filename", folder)
-            made.kubectl("wait", "--for=condition=Established", "crd/rayclusters.ray.io")
+            made.wait_for(lambda: RAY_API in made.apis())
         yield made
 
 
