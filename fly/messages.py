@@ -60,6 +60,9 @@ class ModelInfo:
         vocabulary_way: Way in which a drafter maps its own vocabulary to the target's, which the other fields
             describe; empty if it maps none.
         vocabulary_overlap: Share of such a drafter's tokens that the target has too.
+        row_invariant: A position has the same bits whatever it is computed with, by a check at load.
+        kernels: Hash of the kernels that compute it; replicas with the same weights, kernels and row
+            invariance return the same bits.
     """
 
     role: Role
@@ -81,6 +84,8 @@ class ModelInfo:
     standalone_sequences: int = 0
     vocabulary_way: str = ""
     vocabulary_overlap: float = 0.0
+    row_invariant: bool = False
+    kernels: str = ""
 
     @property
     def looks_up(self) -> bool:
