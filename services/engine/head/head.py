@@ -32,8 +32,11 @@ _SLICE_LOGITS = {"cpu": 2**17}
 """Logits of a slice of a chunk, whose intermediate results stay in the cache of a CPU core."""
 _LARGE_CHUNK_LOGITS = 2**25
 """Logits of chunks and slices on other devices: enough to fill a GPU, in 0.4 GB for any batch."""
-_FEW_LOGITS = 2**14
-"""Logits of a chunk that is sampled in numpy: a call of torch takes longer than its computation there."""
+_FEW_TOKENS = 2**12
+"""Largest vocabulary that is sampled in numpy: a call of torch takes longer than its computation there.
+
+It does not depend on the number of rows, because both ways round differently.
+"""
 
 
 class Head:
@@ -170,7 +173,7 @@ class Head:
         ]
         sampling = [request.sampling for request in requests]
         candidates: Candidates
-        if blocks.numel() <= _FEW_LOGITS:
+        if self._vocab_size <= _FEW_TOKENS:
             logits = blocks.flatten(1)[:, : self._vocab_size].cpu().numpy()
             ids = np.broadcast_to(np.arange(self._vocab_size), logits.shape)
             candidates = FewCandidates(ids, logits, sampling)

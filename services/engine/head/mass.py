@@ -36,7 +36,12 @@ class Mass:
         self._subtracted = None if bool(is_safe.all()) else self.origins.float()
         size = scratch.shape[1]
         rows = [slice(first, first + size) for first in range(0, len(blocks), size)]
-        sums = [self._weights(self._logits[part], part).sum(-1, keepdim=True) for part in rows]
+        # NOTE: threads would share the sum of a single row, and add it in another order: sum halves.
+        halves = [
+            self._weights(self._logits[part], part).view(-1, 2, blocks[0].numel() // 2).sum(-1)
+            for part in rows
+        ]
+        sums = [part.sum(-1, keepdim=True) for part in halves]
         self.totals = torch.cat(sums).double()
 
     def log(self, sums: Tensor) -> Tensor:

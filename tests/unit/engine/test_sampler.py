@@ -30,9 +30,9 @@ KINDS = [
 
 
 @pytest.fixture(params=[0, 2**14], autouse=True, ids=["in tensors", "in numpy"])
-def few_logits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def few_tokens(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sample small vocabularies as large ones are, and as they are."""
-    monkeypatch.setattr("services.engine.head.head._FEW_LOGITS", request.param)
+    monkeypatch.setattr("services.engine.head.head._FEW_TOKENS", request.param)
 
 
 def logits_of(num_rows: int, vocabulary: int = VOCAB_SIZE, seed: int = 0) -> torch.Tensor:

@@ -83,13 +83,13 @@ def proposals(rng: np.random.Generator, drafts: list[int], vocabulary: int) -> t
     )
 
 
-@pytest.mark.parametrize("few_logits", [0, 2**20])
+@pytest.mark.parametrize("few_tokens", [0, 2**20])
 @pytest.mark.parametrize("coupling", Coupling)
 def test_tokens_and_exclusions_equal_the_reference(
-    coupling: Coupling, few_logits: int, monkeypatch: pytest.MonkeyPatch
+    coupling: Coupling, few_tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compare all cases twice: sampled in tensors, as large vocabularies are, and in numpy, as small ones."""
-    monkeypatch.setattr("services.engine.head.head._FEW_LOGITS", few_logits)
+    monkeypatch.setattr("services.engine.head.head._FEW_TOKENS", few_tokens)
     heads = {vocabulary: Head(vocabulary) for vocabulary in VOCABULARIES}
     for logits, item in cases(coupling, 5):
         (scores,) = heads[logits.shape[1]](logits, [item])
