@@ -123,6 +123,7 @@ def _model(tier: str, model: ModelInfo | None) -> Text:
     parts = (
         "looks tokens up, without a model" if looks_up else model.architecture,
         model.dtype,
+        "" if looks_up else f"row_invariant {str(model.row_invariant).lower()}",
         f"context {context}",
         "" if looks_up else f"vocabulary {model.vocab_size:,}",
         "" if looks_up else f"weights {model.weight_fingerprint[:12]}",

@@ -8,7 +8,7 @@ from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_va
 from pydantic_core import CoreSchema, core_schema
 
 from fly.messages import VERIFIED_TOKENS, Role
-from services.common.config import Config
+from services.common.config import AutoSwitch, Config
 from services.common.machine.machine import usable_cores
 from services.common.model_source import ModelPath
 from services.engine.simulation.language import SimulatedConfig
@@ -119,6 +119,11 @@ class BuiltinSection(ModelSection):
     quantization: Quantization = Quantization.NONE
     """`int8` converts weights and rows to eight bits: less memory and up to several times the speed on a CPU,
     for a small loss of accuracy; only on CPUs, without shards. vLLM has its own in `engine_args`."""
+
+    row_invariant: AutoSwitch = "auto"
+    """Gives a position the same bits whatever it is computed with, so that `exact` and `plain` agree token
+    for token in every `dtype`: `auto` where a check at load proves it, `on` refuses a model or device where
+    it fails, `off` takes the fastest kernels. Only on CPUs."""
 
     max_model_len: int | None = Field(None, ge=1)
     """Longest sequence, in tokens; null: as long as the model allows. vLLM: an argument of `engine_args`."""

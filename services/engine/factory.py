@@ -49,7 +49,12 @@ def build_engine(
         from services.engine.forward.torch_runner import load_runner
 
         runner = load_runner(config)
+    most = config.num_threads
     config, costs = _measured(config, runner)
+    if config.num_threads < most and config.row_invariant != "off":
+        # NOTE: a sum may be divided among threads: the kernels are proven for their number.
+        del runner
+        runner = load_runner(config)
     runner.info = replace(runner.info, costs=costs)
     grammars = _grammars(config, runner)
     return ThreadEngine(runner, config, prepare_thread=_thread_setting(config), grammars=grammars)

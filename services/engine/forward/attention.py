@@ -4,12 +4,15 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from fly.errors import ModelError
 from services.engine.forward.attend import attend, attend_eager
 from services.engine.forward.forward_batch import ForwardBatch
+from services.engine.forward.padding import Padding
+from services.engine.forward.shape import AttentionShape
 from services.engine.memory.kv_cache import KvCache
 
 IMPLEMENTATION = "flyserve_ragged"
@@ -62,16 +65,35 @@ class RaggedForward:
         model.set_attn_implementation(IMPLEMENTATION)
 
     def __call__(self, batch: ForwardBatch) -> Tensor:
-        """Return the logits of the output rows, (outputs, embedding rows)."""
+        """Return the logits of the output rows, (outputs, embedding rows).
+
+        Rows are padded for all operators, as for attention: the last of a number that is no multiple of a
+        vector is computed by another function of an exponential.
+        """
+        padding = self.kv_cache.padding
+        kept = None if batch.outputs is None else _padded(batch.outputs, padding)
         logits = self._model(
-            input_ids=batch.ids[None],
-            position_ids=batch.positions[None],
+            input_ids=_padded(batch.ids, padding)[None],
+            position_ids=_padded(batch.positions, padding)[None],
             use_cache=False,
-            logits_to_keep=0 if batch.outputs is None else batch.outputs,
+            logits_to_keep=0 if kept is None else kept,
             flyserve_attention=self._make_attention(batch, self.kv_cache),
         ).logits
         assert isinstance(logits, Tensor)
-        return logits[0]
+        return logits[0, : batch.num_outputs]
+
+    def attend(self, batch: ForwardBatch, projected: Tensor, shape: AttentionShape) -> Tensor:
+        """As `Forward`."""
+        queries, new = projected.tensor_split([shape.heads * shape.dim], dim=1)
+        new = new.view(-1, 2, shape.kv_heads, shape.dim)
+        attention = self._make_attention(batch, self.kv_cache)
+        return attention(0, queries.reshape(-1, shape.heads, shape.dim), new)
+
+
+def _padded(numbers: Tensor, padding: Padding) -> Tensor:
+    """Return a vector of a padded length; what is added is 0."""
+    missing = padding.padded_rows(len(numbers)) - len(numbers)
+    return F.pad(numbers, (0, missing)) if missing else numbers
 
 
 class SequentialAttention:
@@ -80,6 +102,8 @@ class SequentialAttention:
     def __init__(self, batch: ForwardBatch, kv_cache: KvCache) -> None:
         self._batch = batch
         self._kv_cache = kv_cache
+        for rows in batch.rows:
+            kv_cache.clear_after(rows.slot, rows.end)
 
     def __call__(
         self,
@@ -92,19 +116,25 @@ class SequentialAttention:
         sinks: Tensor | None = None,
     ) -> Tensor:
         """As `Attention`."""
-        queries = queries.to(self._kv_cache.dtype or queries.dtype)
-        is_eager = softcap is not None or sinks is not None
-        masks = self._batch.masks(window, queries.dtype, is_dense=is_eager)
+        num_rows, queries = len(queries), queries.to(self._kv_cache.dtype or queries.dtype)
+        is_eager, padding = softcap is not None or sinks is not None, self._kv_cache.padding
+        self._batch.is_capped |= is_eager
+        masks = self._batch.masks(window, queries.dtype, is_dense=is_eager, padding=padding)
+        if padding.rows > 1:
+            queries = F.pad(queries, (0, 0, 0, 0, 0, padding.rows - 1))
         by_head = queries.transpose(0, 1)[None]
         parts = []
         for rows, mask in zip(self._batch.rows, masks, strict=True):
             span = slice(rows.offset, rows.offset + rows.num_rows)
             keys, values = self._kv_cache.store(layer, rows.slot, rows.start, new[span])
-            own = by_head[:, :, span]
+            own = by_head[:, :, rows.offset : rows.offset + padding.padded_rows(rows.num_rows)]
             if is_eager:
-                parts.append(attend_eager(own, keys, values, mask, scaling, softcap, sinks))
+                found = attend_eager(own, keys, values, mask, scaling, softcap, sinks)
             else:
-                parts.append(attend(own, keys, values, mask, scaling))
+                found = attend(own, keys, values, mask, scaling)
+            parts.append(found[:, :, : rows.num_rows])
+        if missing := num_rows - self._batch.num_tokens:
+            parts.append(by_head.new_zeros(1, by_head.shape[1], missing, parts[0].shape[3]))
         attended = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
         return attended[0].transpose(0, 1)
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from services.engine.base import ForwardInput, KvSlot
+from services.engine.forward.padding import NO_PADDING, Padding, causal_mask
 
 
 class SequenceRows(NamedTuple):
@@ -34,6 +35,7 @@ class ForwardBatch:
         num_outputs: Number of rows that the head scores.
         outputs: Indices of these rows; None if they are all rows.
         windows: Attention windows that the layers of a forward have requested; None is all positions.
+        is_capped: A layer has requested capped scores or sinks.
     """
 
     def __init__(
@@ -65,11 +67,20 @@ class ForwardBatch:
         self.ids, self.positions = placed[:count], placed[count : 2 * count]
         self.outputs = None if has_all else placed[2 * count :]
         self.windows: set[int | None] = set()
+        self.is_capped = False
         self._uses_bias = self.ids.is_cuda if uses_bias is None else uses_bias
         self._masks: dict[tuple[int, bool], list[Tensor | None]] = {}
 
-    def masks(self, window: int | None, dtype: torch.dtype, is_dense: bool = False) -> list[Tensor | None]:
+    def masks(
+        self,
+        window: int | None,
+        dtype: torch.dtype,
+        is_dense: bool = False,
+        padding: Padding = NO_PADDING,
+    ) -> list[Tensor | None]:
         """Return an additive mask (num_rows, end) per sequence; None where no or a causal mask suffices.
+
+        With a padding, every sequence has a mask, of the padded size.
 
         `window` is the number of positions that a row attends to, including itself; None for all. Unless
         masks must be dense, one may be torch's `CausalBias`, for `scaled_dot_product_attention` alone.
@@ -77,28 +88,36 @@ class ForwardBatch:
         self.windows.add(window or None)
         key = window or 0, is_dense or not self._uses_bias
         if key not in self._masks:
-            self._masks[key] = [self.mask(rows, window, dtype, is_dense) for rows in self.rows]
+            self._masks[key] = [self.mask(rows, window, dtype, is_dense, padding) for rows in self.rows]
         return self._masks[key]
 
     def mask(
-        self, rows: SequenceRows, window: int | None, dtype: torch.dtype, is_dense: bool = False
+        self,
+        rows: SequenceRows,
+        window: int | None,
+        dtype: torch.dtype,
+        is_dense: bool = False,
+        padding: Padding = NO_PADDING,
     ) -> Tensor | None:
         """Return the mask of one sequence, as `masks`."""
         is_windowed = window is not None and rows.end > window
+        if not padding.is_none:
+            return self._dense_mask(rows, window if is_windowed else None, dtype, padding)
         if not is_windowed and (rows.num_rows == 1 or rows.start == 0):
             return None
         if not is_windowed and self._uses_bias and not is_dense:
             from torch.nn.attention.bias import causal_lower_right
 
             return causal_lower_right(rows.num_rows, rows.end)
-        return _dense_mask(rows, window if is_windowed else None, dtype, self.ids.device)
+        return self._dense_mask(rows, window if is_windowed else None, dtype, padding)
 
-
-def _dense_mask(rows: SequenceRows, window: int | None, dtype: torch.dtype, device: torch.device) -> Tensor:
-    mask = torch.full((rows.num_rows, rows.end), float("-inf"), dtype=dtype, device=device).triu_(
-        rows.start + 1
-    )
-    if window is not None:
-        hidden = torch.ones_like(mask, dtype=torch.bool).tril_(rows.start - window)
-        mask.masked_fill_(hidden, float("-inf"))
-    return mask
+    def _dense_mask(
+        self, rows: SequenceRows, window: int | None, dtype: torch.dtype, padding: Padding
+    ) -> Tensor:
+        like = torch.empty(0, dtype=dtype, device=self.ids.device)
+        size = padding.padded_rows(rows.num_rows), padding.padded_keys(rows.end)
+        mask = causal_mask(*size, rows.start, like)
+        if window is not None:
+            hidden = torch.ones_like(mask, dtype=torch.bool).tril_(rows.start - window)
+            mask.masked_fill_(hidden, float("-inf"))
+        return mask

@@ -16,10 +16,12 @@ from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.fused_attention import FusedAttention, RotatedAttention
 from services.engine.forward.linears import BiasedLinear, Linear
 from services.engine.forward.residual import RmsNorm, make_residual
-from services.engine.forward.rotation import AttentionShape, Rotary
+from services.engine.forward.rotation import Rotary
+from services.engine.forward.shape import AttentionShape
 from services.engine.memory.kv_cache import ContiguousKvCache, KvCache
 
 _LLAMA_LIKE = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM)
+_ELEMENTS_OF_ONE_THREAD = 2**15 - 1
 _STATIC_ROPE = {"default", "linear", "llama3"}
 
 
@@ -92,12 +94,16 @@ class FusedForward:
             projected = layer.project(residual.normalized(layer.attention_norm))
             residual.add(layer.output(attend(index, projected)))
             gate, up = layer.gate_up(residual.normalized(layer.mlp_norm)).chunk(2, -1)
-            residual.add(layer.down(F.silu(gate).mul_(up)))
+            residual.add(layer.down(_silu(gate).mul_(up)))
         if batch.num_outputs == 0:
             return residual.rows.new_empty(0, len(self._embedding))
         if batch.outputs is not None:
             residual = make_residual(residual.rows.index_select(0, batch.outputs))
         return self._head(residual.normalized(self._norm))
+
+    def attend(self, batch: ForwardBatch, projected: Tensor, shape: AttentionShape) -> Tensor:
+        """As `Forward`."""
+        return self._attention(batch)(0, projected.to(self._rows_dtype))
 
     def _attention(self, batch: ForwardBatch) -> Callable[[int, Tensor], Tensor]:
         """Return the attention of a forward over this kind of memory."""
@@ -106,6 +112,17 @@ class FusedForward:
             return FusedAttention(batch, kv_cache, self._shape, self._rotary, self._dtype)
         attend = self._make_attention(batch, kv_cache)
         return RotatedAttention(batch, attend, self._shape, self._rotary, self._dtype)
+
+
+def _silu(rows: Tensor) -> Tensor:
+    """Compute the activation in parts that torch gives to one thread each.
+
+    NOTE: where threads share an operator, the ends of their shares have another exponential.
+    """
+    most = max(1, _ELEMENTS_OF_ONE_THREAD // rows.shape[1])
+    if len(rows) <= most or rows.device.type != "cpu":
+        return F.silu(rows)
+    return torch.cat([F.silu(part) for part in torch.split(rows, most)])
 
 
 def _fuse(layer: Any, make_linear: Callable[[Tensor], Linear], eps: float, dtype: torch.dtype) -> FusedLayer:

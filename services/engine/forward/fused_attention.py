@@ -8,15 +8,21 @@ from torch import Tensor
 
 from services.engine.forward.attention import Attention
 from services.engine.forward.forward_batch import ForwardBatch, SequenceRows
-from services.engine.forward.rotation import AttentionShape, Rotary, RotatedProjection
+from services.engine.forward.rotation import Rotary, RotatedProjection
+from services.engine.forward.shape import AttentionShape
 from services.engine.memory.kv_cache import ContiguousKvCache
 
 
 class _Layout(NamedTuple):
-    """Sizes and strides of one sequence's views, equal for every layer."""
+    """Sizes and strides of one sequence's views, equal for every layer.
+
+    Attributes:
+        used_size: Size of the query without padding; None if it has none.
+    """
 
     rows: SequenceRows
     mask: Tensor | None
+    used_size: tuple[int, ...] | None
     is_causal: bool
     is_grouped: bool
     query_size: tuple[int, ...]
@@ -50,21 +56,22 @@ class FusedAttention:
         self._kv_cache = kv_cache
         self._dtype = dtype
         self._scale = shape.dim**-0.5
-        masks = batch.masks(None, dtype)
+        for rows in batch.rows:
+            kv_cache.clear_after(rows.slot, rows.end)
+        masks = batch.masks(None, dtype, padding=kv_cache.padding)
         self._layouts = [self._layout(*pair) for pair in zip(batch.rows, masks, strict=True)]
-        self._rotate = RotatedProjection(batch, shape, rotary, dtype)
-        shared = self._rotate.shared
-        self._shared_views = None if shared is None else self._views(shared)
+        self._rotate = RotatedProjection(batch, shape, rotary, dtype, spare=kv_cache.padding.rows - 1)
+        self._views = self._make_views(self._rotate.shared)
 
     def __call__(self, layer: int, projected: Tensor) -> Tensor:
         """Return the output of attention, (rows, heads * dim), from the contiguous projection."""
-        rotated = self._rotate(projected)
-        queries, new = self._shared_views or self._views(rotated)
+        self._rotate(projected)
+        queries, new = self._views
         parts = [self._attend(layer, *each) for each in zip(self._layouts, queries, new, strict=True)]
         attended = parts[0] if len(parts) == 1 else torch.cat(parts)
         return attended if projected.dtype is self._dtype else attended.to(projected.dtype)
 
-    def _views(self, rotated: Tensor) -> _Views:
+    def _make_views(self, rotated: Tensor) -> _Views:
         return _Views(
             queries=[
                 rotated.as_strided(each.query_size, each.query_stride, each.query_offset)
@@ -88,6 +95,8 @@ class FusedAttention:
             scale=self._scale,
             enable_gqa=layout.is_grouped,
         )
+        if layout.used_size is not None:
+            attended = attended.as_strided(layout.used_size, attended.stride())
         if num_rows > 1:
             attended = attended.transpose(1, 2)
         return attended.reshape(num_rows, self._shape.heads * self._shape.dim)
@@ -103,17 +112,21 @@ class FusedAttention:
         return keys, memory.as_strided(layout.cache_size, stride, kv_heads * dim)
 
     def _layout(self, rows: SequenceRows, mask: Tensor | None) -> _Layout:
+        """Lay out the views; padding of a query reads what follows it in memory, and is not used."""
         heads, kv_heads, dim = self._shape
-        width = self._shape.width
+        width, padding = self._shape.width, self._kv_cache.padding
+        used_rows = rows.num_rows
         if rows.num_rows == 1:  # queries that share a KV head become rows of one product
-            group = heads // kv_heads
-            size: tuple[int, ...] = (1, kv_heads, group, dim)
+            used_rows = group = heads // kv_heads
+            size: tuple[int, ...] = (1, kv_heads, padding.padded_rows(group), dim)
             stride: tuple[int, ...] = (width, group * dim, dim, 1)
+            mask = None if mask is None else mask[:1].expand(1, 1, size[2], -1)
         else:
-            size, stride = (1, heads, rows.num_rows, dim), (width, dim, width, 1)
+            size, stride = (1, heads, padding.padded_rows(rows.num_rows), dim), (width, dim, width, 1)
         return _Layout(
             rows=rows,
             mask=mask,
+            used_size=None if used_rows == size[2] else (*size[:2], used_rows, dim),
             is_causal=mask is None and rows.num_rows > 1,
             is_grouped=size[1] != kv_heads,
             query_size=size,
@@ -122,7 +135,7 @@ class FusedAttention:
             new_size=(rows.num_rows, 2 * kv_heads * dim),
             new_stride=(width, 1),
             new_offset=rows.offset * width + heads * dim,
-            cache_size=(1, kv_heads, rows.end, dim),
+            cache_size=(1, kv_heads, padding.padded_keys(rows.end), dim),
         )
 
 

@@ -7,7 +7,14 @@ import torch
 from torch import Tensor
 
 from fly.errors import ModelError
-from services.engine.forward.linears import MANY_ROWS, Linear, PlainLinear, in_padded_rows, relative_error
+from services.engine.forward.linears import (
+    MANY_ROWS,
+    Linear,
+    MakeLinear,
+    PlainLinear,
+    in_padded_rows,
+    relative_error,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -84,11 +91,13 @@ def _pack(quantized: Tensor) -> Tensor:
 class Int8Maker:
     """Makes linears in int8, and checks each against the plain one."""
 
-    def __init__(self) -> None:
+    def __init__(self, make_other: MakeLinear = PlainLinear) -> None:
+        """Set the maker of linears for weights that int8 represents badly."""
+        self._make_other = make_other
         self._num_made = self._num_plain = 0
 
     def __call__(self, weight: Tensor) -> Linear:
-        """Make a linear without bias; the plain one where int8 is too far from it.
+        """Make a linear without bias; another kind where int8 is too far from the plain one.
 
         Raises:
             ModelError: This CPU, or this build of torch, has no such product.
@@ -104,7 +113,7 @@ class Int8Maker:
             return linear
         self._num_plain += 1
         logger.warning("int8: a weight of %d x %d stays as it is: the error is too large", *weight.shape)
-        return PlainLinear(weight)
+        return self._make_other(weight)
 
     def describe(self) -> str:
         """Describe how many weights are in int8."""

@@ -28,14 +28,14 @@ _LOSS = 1.05
 """A linear used for every number of rows may take at most this share of the plain one's time for one row."""
 _GAIN_OF_COPY = 0.5
 """A copy of a weight is kept beside it if many rows take less than this share of the plain one's time."""
-_MAX_DUPLICATED_ELEMENTS = 1 << 23
+MAX_DUPLICATED_ELEMENTS = 1 << 23
 """Larger weights are neither stored twice nor in a wider type."""
-_WORKING_SET_BYTES = 1 << 26
+WORKING_SET_BYTES = 1 << 26
 """Largest total size of the copies made for a measurement; above this, weights exceed CPU caches anyway."""
 _MIN_REPETITIONS = 4
 _MAX_S = 0.3
 """Seconds after which a measurement ends: without its instructions, bfloat16 is up to 60 times as slow."""
-_TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class LinearMaker:
         if choice == LinearChoice(PLAIN, PLAIN):
             return plain
         linear = choice(weight, rows_dtype)
-        if relative_error(linear, weight, rows_dtype) <= _TOLERANCE[weight.dtype]:
+        if relative_error(linear, weight, rows_dtype) <= TOLERANCE[weight.dtype]:
             return linear
         logger.warning("packed linear %s differs from the plain one: not used", shape)
         return plain
@@ -154,7 +154,12 @@ def pack_model(model: nn.Module, make: MakeLinear, make_copy: MakeLinear = Plain
 
 def can_pack(dtype: torch.dtype, device: str) -> bool:
     """Check that this machine has packed kernels."""
-    return device == "cpu" and torch._C._has_mkldnn and dtype in _TOLERANCE
+    return device == "cpu" and torch._C._has_mkldnn and dtype in TOLERANCE
+
+
+def has_matrix_units() -> bool:
+    """Return True if this CPU multiplies matrices of bfloat16 by instructions of their own (AMX)."""
+    return bool(torch.cpu.get_capabilities().get("amx_tile"))
 
 
 def linear_kinds(weight: Tensor) -> Sequence[LinearKind]:
@@ -164,7 +169,7 @@ def linear_kinds(weight: Tensor) -> Sequence[LinearKind]:
     has_bf16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
     has_fbgemm = "fbgemm" in torch.backends.quantized.supported_engines
     kinds = (PLAIN, *((PACKED,) if has_bf16 else ()), *((HALF,) if has_fbgemm else ()), WIDENED)
-    return [kind for kind in kinds if not kind.is_wider or weight.numel() <= _MAX_DUPLICATED_ELEMENTS]
+    return [kind for kind in kinds if not kind.is_wider or weight.numel() <= MAX_DUPLICATED_ELEMENTS]
 
 
 def _fastest(weight: Tensor, rows_dtype: torch.dtype, num_layers: int) -> LinearChoice:
@@ -175,7 +180,7 @@ def _fastest(weight: Tensor, rows_dtype: torch.dtype, num_layers: int) -> Linear
         logger.warning("packed linears are not available: %s", error)
         return LinearChoice(PLAIN, PLAIN)
     one, many = ({kind: pair[index] for kind, pair in seconds.items()} for index in (0, 1))
-    if weight.numel() <= _MAX_DUPLICATED_ELEMENTS:
+    if weight.numel() <= MAX_DUPLICATED_ELEMENTS:
         for_one = _fastest_kind(one, PLAIN)
         for_many = _fastest_kind(many, for_one)
     else:
@@ -205,8 +210,8 @@ def _seconds(
     A forward returns to a weight after reading all others; copies of the weight stand for the other layers.
     """
     # The outputs of a large weight are alike: a sample that exceeds the CPU's caches is enough.
-    weight = weight[: 1 + _WORKING_SET_BYTES // weight[0].nbytes]
-    num_copies = min(num_layers, 1 + _WORKING_SET_BYTES // weight.nbytes)
+    weight = weight[: 1 + WORKING_SET_BYTES // weight[0].nbytes]
+    num_copies = min(num_layers, 1 + WORKING_SET_BYTES // weight.nbytes)
     linears = [kind(weight.clone(), rows_dtype) for _ in range(num_copies)]
     repetitions = max(_MIN_REPETITIONS, min(20, (1 << 22) // (weight.numel() * num_copies)))
     rows = torch.ones(MANY_ROWS, weight.shape[1], dtype=rows_dtype)

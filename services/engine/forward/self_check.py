@@ -13,6 +13,7 @@ from fly.errors import ModelError, describe
 from fly.request import SamplingParams
 from services.engine.base import ForwardInput, KvSlot
 from services.engine.forward.forward_batch import ForwardBatch
+from services.engine.forward.shape import AttentionShape
 from services.engine.memory.kv_cache import KvCache
 
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 6e-2}
@@ -20,9 +21,9 @@ TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 6e-2}
 _CLOSE_SHARE = {torch.float32: 1.0, torch.bfloat16: 0.75}
 """Share of rows that must be within it: in bfloat16, rounding can route a token to another expert."""
 _LENGTH = 24
-_Chunk = tuple[int, int, int]
+Chunk = tuple[int, int, int]
 """Index of a sequence, first position to compute, and the position after the last."""
-_TURNS: tuple[tuple[_Chunk, ...], ...] = (
+_TURNS: tuple[tuple[Chunk, ...], ...] = (
     ((0, 0, 9), (1, 0, 5)),
     ((0, 9, 14), (1, 5, 6)),
     ((0, 11, 16), (1, 6, 18)),  # the first rolls back to 11
@@ -43,6 +44,9 @@ class Forward(Protocol):
 
     def __call__(self, batch: ForwardBatch) -> Tensor:
         """Return logits, (outputs, embedding rows)."""
+
+    def attend(self, batch: ForwardBatch, projected: Tensor, shape: AttentionShape) -> Tensor:
+        """Return the attention of the first layer, (rows, ...), for rows of a projection, (rows, width)."""
 
 
 class Comparison(NamedTuple):
@@ -114,27 +118,40 @@ def agrees(forward: Forward, reference: Reference) -> bool:
 
 def compare(forward: Forward, reference: Reference) -> Comparison:
     """Compute the reference's sequences in a separate KV cache."""
-    original, forward.kv_cache = forward.kv_cache, forward.kv_cache.like(4 * _LENGTH, 2)
-    try:
-        slots = [slot for slot in map(forward.kv_cache.allocate, (_LENGTH, _LENGTH)) if slot is not None]
+    with separate_cache(forward) as slots:
         turns = [_run(turn, forward, slots, reference) for turn in _TURNS]
-    finally:
-        forward.kv_cache = original
     computed, expected, windows = zip(*turns, strict=True)
     seen = frozenset[int | None]().union(*windows)
     return _compare(torch.cat(computed), torch.cat(expected), reference.dtype, seen)
 
 
-def _run(
-    turn: Sequence[_Chunk], forward: Forward, slots: Sequence[KvSlot], reference: Reference
-) -> tuple[Tensor, Tensor, set[int | None]]:
-    """Run one turn; return the computed and expected logits, and the attention windows requested."""
-    inputs = [_input(reference, slots[index], index, start, end) for index, start, end in turn]
+@contextmanager
+def separate_cache(forward: Forward, length: int = _LENGTH) -> Iterator[list[KvSlot]]:
+    """Give a forward an empty KV cache for a while, with slots for two sequences of this length."""
+    original, forward.kv_cache = forward.kv_cache, forward.kv_cache.like(4 * length, 2)
+    try:
+        yield [slot for slot in map(forward.kv_cache.allocate, (length, length)) if slot is not None]
+    finally:
+        forward.kv_cache = original
+
+
+def run_turn(
+    turn: Sequence[Chunk], forward: Forward, slots: Sequence[KvSlot], reference: Reference
+) -> tuple[Tensor, ForwardBatch]:
+    """Compute one turn; return its logits, and the batch."""
+    inputs = [input_of(slots[index], reference.sequences[index][:end], start) for index, start, end in turn]
     batch = ForwardBatch(inputs, reference.logits.device)
     with torch.inference_mode():
-        computed = forward(batch).float()
+        return forward(batch), batch
+
+
+def _run(
+    turn: Sequence[Chunk], forward: Forward, slots: Sequence[KvSlot], reference: Reference
+) -> tuple[Tensor, Tensor, set[int | None]]:
+    """Run one turn; return the computed and expected logits, and the attention windows requested."""
+    computed, batch = run_turn(turn, forward, slots, reference)
     expected = torch.cat([reference.logits[index, start:end] for index, start, end in turn])
-    return computed, expected, batch.windows
+    return computed.float(), expected, batch.windows
 
 
 def _compare(
@@ -154,13 +171,13 @@ def _compare(
     )
 
 
-def _input(reference: Reference, slot: KvSlot, index: int, start: int, end: int) -> ForwardInput:
-    ids = reference.sequences[index]
+def input_of(slot: KvSlot, ids: Sequence[int], start: int, num_outputs: int | None = None) -> ForwardInput:
+    """Return the input of a sequence from a position on; by default all its rows are outputs."""
     return ForwardInput(
         slot=slot,
         start=start,
-        tokens=ids[start:end],
-        num_outputs=end - start,
+        tokens=ids[start:],
+        num_outputs=len(ids) - start if num_outputs is None else num_outputs,
         sampling=SamplingParams(),
         prompt_length=0,
         history=ids,

@@ -1,29 +1,28 @@
 """The runner of real models: a ragged or fused forward of a flat batch, then the head."""
 
 import logging
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from fly.blocks import BLOCK_TOKENS
+from fly.errors import ModelError
 from fly.messages import ModelInfo
 from fly.version import VERSION
 from services.common.model_source import model_folder, model_name
 from services.engine.base import DelegatedMemoryStats, ForwardInput, KvSlot, RunnerLost, Scores
 from services.engine.config import AUTO, ModelConfig, Quantization
-from services.engine.forward.attention import MakeAttention, RaggedForward, SequentialAttention
+from services.engine.forward.attention import MakeAttention, SequentialAttention
+from services.engine.forward.choice import choose_forward
 from services.engine.forward.forward_batch import ForwardBatch
-from services.engine.forward.fused import FusedForward, can_fuse
-from services.engine.forward.int8 import Int8Maker, int8_name
-from services.engine.forward.linears import MakeLinear, PlainLinear
-from services.engine.forward.packed import LinearMaker, can_pack, pack_model
-from services.engine.forward.self_check import Forward, Reference, agrees, check_forward
+from services.engine.forward.int8 import int8_name
+from services.engine.forward.invariance import RowCheck, attention_shape
+from services.engine.forward.packed import has_matrix_units
+from services.engine.forward.padding import paddings
+from services.engine.forward.self_check import Forward
 from services.engine.head.head import Head
 from services.engine.loading.device import is_device_lost, prepare_device
 from services.engine.loading.forward_costs import weight_bytes
@@ -138,19 +137,24 @@ def load_runner(
     folder = model_folder(config.model)
     loaded = load_model(folder, dtype, device, shards)
     when_loaded()
-    # NOTE: the wider type is chosen by measurement, so ranks could differ.
+    # NOTE: a sharded model keeps the linears of transformers, whose results have the model's type.
     wider = wider_dtype(DTYPES[dtype], device) if shards == 1 else None
     is_measured = config.kv_tokens == AUTO
     kv_tokens = BLOCK_TOKENS if is_measured else config.fixed_kv_tokens
     kv_cache = make_kv_cache(kv_tokens, config.max_sequences, wider, device)
+    if config.row_invariant != "off" and isinstance(kv_cache, ContiguousKvCache):
+        kv_cache.padding = next(paddings(attention_shape(loaded), wider or DTYPES[dtype]))
     read_bytes = weight_bytes(loaded.model)
     if config.quantization is Quantization.INT8:
         read_bytes //= loaded.model.dtype.itemsize
     parts = parts or Parts()
-    forward, description = choose_forward(loaded, kv_cache, device, config.quantization, parts.make_attention)
+    forward, description, rows = choose_forward(
+        loaded, kv_cache, device, config.quantization, parts.make_attention
+    )
+    checked = rows.check()
     room_bytes = forward_bytes(loaded.model, config.batch_tokens)
     create_kv_memory(forward, torch.cuda, room_bytes, smallest if is_measured else None)
-    logger.info("%s: %s", config.model, description)
+    logger.info("%s: %s, row_invariant: %s", config.model, description, _result(config, checked))
     info = ModelInfo(
         role=config.role,
         model_id=model_name(config.model),
@@ -165,6 +169,8 @@ def load_runner(
         version=VERSION,
         quantization="" if config.quantization is Quantization.NONE else config.quantization.value,
         max_sequences=config.max_sequences,
+        row_invariant=not checked.fault,
+        kernels=checked.kernels,
     )
     return TorchRunner(info, forward, torch.device(device), description, read_bytes, parts.make_head)
 
@@ -183,94 +189,24 @@ def _fingerprint(loaded: LoadedModel, quantization: Quantization) -> str:
     return f"{loaded.weight_fingerprint}-{int8_name()}"
 
 
-def choose_forward(
-    loaded: LoadedModel,
-    kv_cache: KvCache,
-    device: str,
-    quantization: Quantization = Quantization.NONE,
-    make_attention: MakeAttention = SequentialAttention,
-) -> tuple[Forward, str]:
-    """Return the fused forward if there is one that agrees with transformers, else the ragged one.
+def _result(config: ModelConfig, checked: RowCheck) -> str:
+    """Describe the result of the check of rows.
 
-    Weights are quantized after the comparison, which they would not pass.
+    Raises:
+        ModelError: The configuration demands row invariance, and there is a fault.
     """
-    model, reference = loaded.model, Reference(loaded.model, loaded.vocab_size)
-    # NOTE: the linears of a sharded model must stay those of transformers, which hold its parts.
-    is_whole = loaded.shards == 1
-    build = _Build(model, kv_cache, is_whole and can_pack(model.dtype, device), quantization, make_attention)
-    computing = str(kv_cache.dtype or model.dtype).removeprefix("torch.")
-    if is_whole and can_fuse(model):
-        fused, packing = build.fused(reference)
-        if fused is not None:
-            return fused, f"fused forward, {packing}, computing in {computing}"
-        logger.warning("%s: the fused forward differs from transformers: not used", loaded.architecture)
-    ragged, packing = build.ragged(reference, loaded.architecture)
-    return ragged, f"ragged forward, {packing}, attention in {computing}"
-
-
-class _Build(NamedTuple):
-    """Builds the forwards of a model, each with a description of its linears."""
-
-    model: PreTrainedModel
-    kv_cache: KvCache
-    packs: bool
-    quantization: Quantization
-    make_attention: MakeAttention
-
-    def fused(self, reference: Reference) -> tuple[FusedForward | None, str]:
-        """Return the fused forward; None if it differs from the reference."""
-        rows_dtype = self.kv_cache.dtype if self.packs else None
-        if self.quantization is Quantization.INT8:
-            is_equal = agrees(self._fuse(PlainLinear, None), reference)
-            make_int8 = Int8Maker()
-            return (self._fuse(make_int8, rows_dtype) if is_equal else None), make_int8.describe()
-        make_linear = LinearMaker(self.kv_cache.dtype, self._num_layers) if self.packs else None
-        forward = self._fuse(make_linear or PlainLinear, rows_dtype)
-        return (forward if agrees(forward, reference) else None), _describe(make_linear)
-
-    def ragged(self, reference: Reference, name: str) -> tuple[RaggedForward, str]:
-        """Return the ragged forward, which must equal the reference."""
-        forward, make_linear = RaggedForward(self.model, self.kv_cache, self.make_attention), None
-        is_int8 = self.quantization is Quantization.INT8
-        if self.packs and self.model.dtype is torch.bfloat16 and not is_int8:
-            make_linear = LinearMaker(num_layers=self._num_layers)
-            pack_model(self.model, make_linear, make_linear.make_copy)
-        check_forward(forward, reference, name)
-        if is_int8:
-            make_int8 = Int8Maker()
-            pack_model(self.model, make_int8)
-            return forward, make_int8.describe()
-        return forward, _describe(make_linear)
-
-    @property
-    def _num_layers(self) -> int:
-        return int(self.model.config.get_text_config().num_hidden_layers)
-
-    def _fuse(self, make_linear: MakeLinear, rows_dtype: torch.dtype | None) -> FusedForward:
-        return FusedForward(self.model, self.kv_cache, make_linear, rows_dtype, self.make_attention)
-
-
-def _describe(make_linear: LinearMaker | None) -> str:
-    return make_linear.describe() if make_linear is not None else "nothing packed"
+    if config.row_invariant == "on" and checked.fault:
+        raise ModelError(
+            f"row_invariant: is on, but the result of a row depends on its batch in {checked.fault}:"
+            " set it to auto or off, or use another model or device"
+        )
+    return f"false ({checked.fault})" if checked.fault else "true"
 
 
 def wider_dtype(dtype: torch.dtype, device: str) -> torch.dtype | None:
-    """Return float32 if this CPU computes faster in it than in `dtype`, as for few rows without matrix units.
+    """Return float32 on a CPU without units for matrices of `dtype`, where it is as fast for few rows.
 
     The weights stay in `dtype`; only the activations are wider.
     """
-    if device != "cpu" or dtype is torch.float32:
-        return None
-    return torch.float32 if _attention_s(torch.float32) < _attention_s(dtype) else None
-
-
-def _attention_s(dtype: torch.dtype) -> float:
-    """Measure seconds for a decode and a verification over 256 positions, the minimum of several runs."""
-    keys = torch.zeros(1, 4, 256, 64, dtype=dtype)
-    best = float("inf")
-    for _ in range(10):
-        start = time.perf_counter()
-        for num_rows in (1, 16):
-            F.scaled_dot_product_attention(keys[:, :, :num_rows], keys, keys)
-        best = min(best, time.perf_counter() - start)
-    return best
+    is_wider = device == "cpu" and dtype is not torch.float32 and not has_matrix_units()
+    return torch.float32 if is_wider else None

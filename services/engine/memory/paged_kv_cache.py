@@ -14,6 +14,7 @@ from torch import Tensor
 from fly.blocks import BLOCK_TOKENS
 from fly.errors import ConfigError
 from services.engine.base import KvSlot
+from services.engine.forward.padding import NO_PADDING
 
 Block = int
 """A block's number; its tokens are stored from row `block * BLOCK_TOKENS` on."""
@@ -190,9 +191,13 @@ class PagedKvCache(BlockAllocator):
     ) -> None:
         super().__init__(kv_tokens, max_sequences, self._copy_block)
         self.dtype = dtype
+        self.padding = NO_PADDING
         self._shapes: dict[int, Tensor] = {} if shapes is None else shapes  # empty tensors, like the layers'
         self._layers: dict[int, Tensor] = {}
         self._positions: dict[KvSlot, tuple[tuple[Block, ...], Tensor]] = {}
+
+    def clear_after(self, slot: KvSlot, end: int) -> None:
+        """As `KvCache`: nothing, since no padding is read."""
 
     def like(self, kv_tokens: int, max_sequences: int) -> "PagedKvCache":
         return PagedKvCache(kv_tokens, max_sequences, self.dtype, self._shapes)

@@ -42,6 +42,7 @@ class SimulatedRunner(SlotAllocator):
             version=VERSION,
             max_sequences=max_sequences,
             costs=ForwardCosts(config.forward_s(1, 1), config.forward_s(1, VERIFIED_TOKENS)),
+            row_invariant=True,
         )
         self._computed: Counter[KvSlot] = Counter()
 

@@ -15,9 +15,10 @@ from fly.errors import InternalError, ModelError, NotReady
 from fly.messages import ModelInfo, Role
 from services.engine.config import ModelConfig, Sharding
 from services.engine.factory import build_engine
+from services.engine.forward.choice import choose_forward
 from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.self_check import Forward
-from services.engine.forward.torch_runner import TorchRunner, choose_forward
+from services.engine.forward.torch_runner import TorchRunner
 from services.engine.loading.device import prepare_device, take_gpu
 from services.engine.loading.model import device_map, load_model
 from services.engine.loading.visible_gpus import hide_gpus
@@ -155,7 +156,7 @@ async def test_only_an_error_that_lasts_ends_the_engine(
 def failing_runner(folder: Path, error: RuntimeError) -> TorchRunner:
     """Return a runner whose first forward raises this error."""
     loaded = load_model(folder, "float32")
-    forward, _ = choose_forward(loaded, ContiguousKvCache(1024, 2), "cpu")
+    forward, *_ = choose_forward(loaded, ContiguousKvCache(1024, 2), "cpu")
     info = ModelInfo(Role.TARGET, "m", "", "", "", loaded.vocab_size, 64, "float32", 1, 1024, "")
     return TorchRunner(info, FailingOnce(forward, error), torch.device("cpu"), "", 0)
 

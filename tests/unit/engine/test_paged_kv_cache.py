@@ -16,11 +16,12 @@ from fly.request import SamplingParams
 from services.engine.base import ForwardInput
 from services.engine.config import ModelConfig
 from services.engine.forward.attention import RaggedForward
+from services.engine.forward.choice import choose_forward
 from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.fused import FusedForward
 from services.engine.forward.linears import PlainLinear
 from services.engine.forward.self_check import Forward
-from services.engine.forward.torch_runner import TorchRunner, choose_forward, load_runner, make_kv_cache
+from services.engine.forward.torch_runner import TorchRunner, load_runner, make_kv_cache
 from services.engine.loading.model import load_model
 from services.engine.memory.gpu_memory import create_kv_memory
 from services.engine.memory.kv_cache import ContiguousKvCache
@@ -164,7 +165,7 @@ class FakeGpu:
 def checked_forward(folder: Path, kv_tokens: int = BLOCK) -> tuple[Forward, PagedKvCache]:
     """Return the forward of a tiny Llama over blocks, which has passed its check, and its cache."""
     kv_cache = PagedKvCache(kv_tokens, 4)
-    forward, _ = choose_forward(load_model(folder, "float32"), kv_cache, "cpu")
+    forward, *_ = choose_forward(load_model(folder, "float32"), kv_cache, "cpu")
     return forward, kv_cache
 
 

@@ -14,6 +14,7 @@ from fly.messages import Role
 from fly.request import SamplingParams
 from services.engine.base import ForwardInput
 from services.engine.config import ModelConfig
+from services.engine.forward import choice as forward_choice
 from services.engine.forward import torch_runner
 from services.engine.forward.attention import RaggedForward
 from services.engine.forward.forward_batch import ForwardBatch
@@ -137,7 +138,7 @@ def test_a_fused_forward_that_is_wrong_is_not_used(
         def __call__(self, plan: ForwardBatch) -> torch.Tensor:
             return super().__call__(plan).flip(-1)
 
-    monkeypatch.setattr(torch_runner, "FusedForward", Wrong)
+    monkeypatch.setattr(forward_choice, "FusedForward", Wrong)
     runner = torch_runner.load_runner(
         ModelConfig(model=model_folder("llama"), role=Role.TARGET, dtype="float32", kv_tokens=512)
     )

@@ -60,7 +60,7 @@ def test_info_shows_what_is_served(served: tuple[FakeGeneration, str]) -> None:
     assert result.exit_code == 0 and "\x1b" not in result.output
     head, target, drafter, default, limits = result.stdout.splitlines()
     assert head.startswith("FlyServe 0, answered in ")
-    assert target == "target: big (context unlimited, vocabulary 0, weights w1)"
+    assert target == "target: big (row_invariant false, context unlimited, vocabulary 0, weights w1)"
     assert drafter.startswith("drafter: none at present")
     assert default == "by default: preset vllm"
     assert limits.startswith("at most: max new tokens 0")

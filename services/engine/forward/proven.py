@@ -1,0 +1,137 @@
+"""Linears that give a row the same bits in any batch, proven by a test; in a fixed order of preference."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from services.engine.forward.linears import Linear, relative_error
+from services.engine.forward.packed import (
+    HALF,
+    MAX_DUPLICATED_ELEMENTS,
+    PACKED,
+    PLAIN,
+    TOLERANCE,
+    WIDENED,
+    WORKING_SET_BYTES,
+    LinearKind,
+    has_matrix_units,
+    linear_kinds,
+)
+
+logger = logging.getLogger(__name__)
+
+_LEAST_ROWS = (1, 2, 4, 16)
+"""Smallest numbers of rows to compute, in the order in which they are tried until all give equal bits."""
+_MOST_ROWS = 512
+_COUNTS = (*range(1, 9), 13, 16, 17, 31, 32, 33, 64, 100, 256, _MOST_ROWS)
+"""Numbers of rows at which libraries may choose another kernel."""
+
+
+@dataclass(slots=True)
+class BoundedLinear:
+    """A linear of which each call computes at least `least` rows, and at most as many as have been tested."""
+
+    linear: Linear
+    least: int
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        count = len(rows)
+        if self.least <= count <= _MOST_ROWS:
+            return self.linear(rows)
+        if count < self.least:
+            return self.linear(F.pad(rows, (0, 0, 0, self.least - count)))[:count]
+        return torch.cat([self(part) for part in torch.split(rows, _MOST_ROWS)])
+
+
+def is_row_invariant(linear: Linear, width: int, rows_dtype: torch.dtype) -> bool:
+    """Check that a row of the linear's input, (rows, width), gives the same bits in batches of any size."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(_MOST_ROWS, width, generator=generator).to(rows_dtype)
+    expected = linear(rows)
+    spans = [
+        slice(first, first + count) for count in _COUNTS for first in {0, 7 % count, 64 - count} if first >= 0
+    ]
+    return all(torch.equal(linear(rows[span]), expected[span]) for span in spans)
+
+
+class ProvenMaker:
+    """Makes the first kind of linear, in a fixed order, that is row-invariant and near the plain one.
+
+    The order is fixed, not measured, so that equal machines compute equal bits.
+    """
+
+    def __init__(self, rows_dtype: torch.dtype | None = None) -> None:
+        """Set the type of rows; None is the weight's type."""
+        self._rows_dtype = rows_dtype
+        self._least: dict[tuple[LinearKind, tuple[int, ...]], int | None] = {}
+        self._packed: dict[tuple[int, ...], bool] = {}
+
+    def __call__(self, weight: Tensor) -> Linear:
+        """Make a linear without bias; the plain one where none is proven: the check of rows finds it."""
+        return self._make(weight.detach().contiguous(), _preferred(weight))
+
+    def make_copy(self, weight: Tensor) -> Linear:
+        """Make a linear for a weight that stays in memory: the plain one where it is fast."""
+        first = (PLAIN,) if has_matrix_units() or weight.dtype is torch.float32 else ()
+        return self._make(weight.detach().contiguous(), (*first, *_preferred(weight)))
+
+    def describe(self) -> str:
+        """Describe how many shapes are packed."""
+        return f"{sum(self._packed.values())} of {len(self._packed)} shapes packed"
+
+    def _make(self, weight: Tensor, kinds: Sequence[LinearKind]) -> Linear:
+        rows_dtype = self._rows_dtype or weight.dtype
+        for kind, least in self._proven(weight, kinds, rows_dtype):
+            linear = BoundedLinear(kind(weight, rows_dtype), least)
+            if relative_error(linear, weight, rows_dtype) <= TOLERANCE[weight.dtype]:
+                self._packed[tuple(weight.shape)] = kind is not PLAIN
+                return linear
+        logger.warning("no linear of %s gives a row equal bits in any batch", tuple(weight.shape))
+        return PLAIN(weight, rows_dtype)
+
+    def _proven(
+        self, weight: Tensor, kinds: Sequence[LinearKind], rows_dtype: torch.dtype
+    ) -> Iterator[tuple[LinearKind, int]]:
+        """Return the kinds that are proven for this shape, each with its least number of rows."""
+        available = linear_kinds(weight)
+        for kind in kinds:
+            key = kind, tuple(weight.shape)
+            if kind in available and key not in self._least:
+                self._least[key] = _least_rows(kind, weight, rows_dtype)
+            if (least := self._least.get(key)) is not None:
+                yield kind, least
+
+
+def _least_rows(kind: LinearKind, weight: Tensor, rows_dtype: torch.dtype) -> int | None:
+    """Return the smallest number of rows from which on a row's bits are equal; None if there is none.
+
+    The outputs of a large weight are alike, so a sample of them is tested.
+    """
+    sample = weight[: 1 + WORKING_SET_BYTES // weight[0].nbytes]
+    try:
+        linear = kind(sample.clone(), rows_dtype)
+        proven = (
+            least
+            for least in _LEAST_ROWS
+            if is_row_invariant(BoundedLinear(linear, least), weight.shape[1], rows_dtype)
+        )
+        return next(proven, None)
+    except (RuntimeError, AttributeError) as error:
+        logger.warning("a packed linear is not available: %s", error)
+        return None
+
+
+def _preferred(weight: Tensor) -> Sequence[LinearKind]:
+    """Return the kinds in the order of their speed on this kind of CPU."""
+    if weight.dtype is not torch.bfloat16:
+        return (PACKED, PLAIN)
+    # Products of bfloat16 pay for the conversion of rows where the weight is large.
+    is_large = weight.numel() > MAX_DUPLICATED_ELEMENTS
+    has_products = bool(torch.cpu.get_capabilities().get("avx512_bf16"))
+    if has_matrix_units() or (is_large and has_products):
+        return (PACKED, HALF, PLAIN)
+    return (HALF, WIDENED, PACKED, PLAIN)
