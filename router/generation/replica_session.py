@@ -62,6 +62,7 @@ class ReplicaSession(ABC, Generic[S]):
         self._failures_in_a_row = 0
         self._was_retried = False
         self._has_answered = False
+        self.has_changed_kernels = False
         self._started_s = 0.0
         self._connection: Connection[S]
 
@@ -124,6 +125,7 @@ class ReplicaSession(ABC, Generic[S]):
         await self.connections.cancel(error)
         self._failed.append(left)
         await self._open(await self._next_replica(left, reaction, error))
+        self.has_changed_kernels |= self.replica.info.kernels != left.info.kernels
 
     async def _next_replica(self, left: Replica, reaction: Reaction, error: FlyServeError) -> Replica:
         match reaction:
@@ -147,7 +149,10 @@ class ReplicaSession(ABC, Generic[S]):
         return replica
 
     async def _successor(self, left: Replica, error: FlyServeError) -> Replica:
-        """Return a healthy replica with the same weights; first one that has not failed for this response."""
+        """Return a healthy replica with the same weights, if possible with the same kernels.
+
+        First one that has not failed for this response.
+        """
         self._failures_in_a_row += 1
         if self._failures_in_a_row > _MAX_FAILURES_IN_A_ROW:
             raise NotReady(
@@ -156,6 +161,8 @@ class ReplicaSession(ABC, Generic[S]):
         accepts = self._accepts(left)
         if not self._pool.ready(accepts):
             self._failed.clear()
+        if self._pool.ready(alike := _with_kernels(left, accepts)):
+            accepts = alike
         while True:
             replica = await self._pick(accepts)
             if await replica.is_healthy():
@@ -181,3 +188,8 @@ class ReplicaSession(ABC, Generic[S]):
     async def _open(self, replica: Replica) -> None:
         self._has_answered = False
         self._connection = await self.connections.open(replica, self._make_stream(replica))
+
+
+def _with_kernels(left: Replica, accepts: Accepts) -> Accepts:
+    """Return a predicate that accepts replicas whose results have the same bits as those of another one."""
+    return lambda replica: accepts(replica) and replica.info.kernels == left.info.kernels

@@ -17,6 +17,10 @@ from router.generation.response import Response
 from router.generation.target_session import TargetSession
 from router.replicas.connections import Connections
 
+_OTHER_KERNELS = (
+    "the response continued at a target replica with other kernels: a token at a near tie may differ from the"
+    " first one's"
+)
 _OWN_CHOICES = frozenset({Verdict.CORRECTED, Verdict.BONUS, Verdict.PLAIN})
 
 
@@ -107,7 +111,10 @@ class SpeculativeResponse(Response):
         return self.logprobs.take(position, decided)
 
     def warnings(self) -> Iterator[str]:
-        return self.drafts.drafter.warnings(self.speculation.statistics) if self.drafts else iter(())
+        if self.target.has_changed_kernels:
+            yield _OTHER_KERNELS
+        if self.drafts:
+            yield from self.drafts.drafter.warnings(self.speculation.statistics)
 
 
 def count_accepted(num_drafts: int, growth: int, decision: Decision) -> int:

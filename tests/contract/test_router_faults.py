@@ -70,6 +70,21 @@ async def test_a_stream_is_never_continued_with_other_weights(model: Path) -> No
     assert error.code() == grpc.StatusCode.UNAVAILABLE
 
 
+@pytest.mark.parametrize("others", [("k2",), ("k2", "k2", "k1")])
+async def test_a_stream_continues_at_equal_kernels_or_says_that_it_did_not(
+    model: Path, others: tuple[str, ...]
+) -> None:
+    targets = [FakeTarget(HashModel(), kernels=kernels) for kernels in ("k1", *others)]
+    async with running(model, targets, balancing="round_robin") as rig:
+        dies_at(targets[0], 4)
+        responses = [await rig.generate(PLAIN) for _ in targets]
+    (moved,) = (response for response in responses if response.statistics.replays)
+    assert any("other kernels" in warning for warning in moved.warnings) == ("k1" not in others)
+    assert not any(
+        "other kernels" in text for each in responses if each is not moved for text in each.warnings
+    )
+
+
 async def test_the_only_target_dies_and_comes_back_at_its_address(model: Path) -> None:
     target = FakeTarget(HashModel())
     async with running(model, [target]) as rig:
