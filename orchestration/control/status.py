@@ -32,7 +32,8 @@ class ReplicaStatus:
     Attributes:
         address: host:port while the registry lists it, else empty.
         generation: Number of times that it was started.
-        detail: Its last fault, an alarm of a router, or the reason why it waits, in one line.
+        detail: Its last fault, an alarm of a router, the reason why it waits, or a limit of what it computes,
+            in one line.
         remedy: How to fix that, in one line.
         node: Name of its node, to show to people.
         since_s: Seconds that it has been in this state.
@@ -142,7 +143,7 @@ def replicas(
             state=state,
             address=instance.address if instance.is_listed else "",
             generation=instance.generation,
-            detail=alarms.get(instance.key.replica, "") if state is ReplicaState.READY else detail,
+            detail=(state is ReplicaState.READY and alarms.get(instance.key.replica)) or detail,
             remedy=_remedy(state, instance.spec),
             node=nodes.get(instance.node, instance.node),
             load=instance.load,
@@ -167,7 +168,8 @@ def _state(instance: Instance, history: ReplicaHistory, now: float) -> tuple[Rep
     if instance.phase is Phase.LOST:
         return ReplicaState.RESTARTING, history.fault
     if instance.phase is not Phase.STARTING:
-        return ReplicaState(instance.phase.value), ""
+        is_dependent = instance.role is Role.TARGET and instance.info and not instance.info.row_invariant
+        return ReplicaState(instance.phase.value), "row_invariant: false" if is_dependent else ""
     if instance.waiting_for:
         return ReplicaState.PENDING, instance.waiting_for
     if not history.fault:

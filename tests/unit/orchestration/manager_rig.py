@@ -21,7 +21,7 @@ from services.common.host import Host, Service
 
 FILE = "/etc/one.yaml"
 REGISTRY = "127.0.0.1:7"
-INFO = ModelInfo(Role.TARGET, "big", "w", "simulated", "t", 10, 0, "float32", 1, 100, "0")
+INFO = ModelInfo(Role.TARGET, "big", "w", "simulated", "t", 10, 0, "float32", 1, 100, "0", row_invariant=True)
 PATIENCE_S = 240
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from fly.messages import Role
 from orchestration.control.fleet import InstanceRejected, InstanceUnavailable
 from orchestration.control.status import ReplicaState
 from orchestration.deployment.file import Deployment
+from tests.unit.orchestration import manager_rig
 from tests.unit.orchestration.manager_rig import FILE, FakeInstance, Scene, deployment
 
 
@@ -51,6 +53,17 @@ async def test_an_alarm_of_a_router_is_shown_at_the_replica_that_serves(scene: S
     await scene.until(lambda rows: rows.keys() != {"target-0.1", "target-1.1"})
     rows = {row.replica: row for row in (await scene.manager.status()).replicas}
     assert "it never agrees" not in rows["target-1"].detail or rows["target-1"].state is ReplicaState.READY
+
+
+async def test_a_target_whose_rows_depend_on_their_batch_is_shown(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager_rig, "INFO", replace(manager_rig.INFO, row_invariant=False))
+    await scene.manager.apply(deployment(), FILE)
+    await scene.until_ready("target-0.1", "target-1.1")
+    scene.manager.registry.report("a-router", 0, {"target-1": "it never agrees"})
+    rows = {row.replica: row.detail for row in (await scene.manager.status()).replicas}
+    assert rows == {"target-0": "row_invariant: false", "target-1": "it never agrees"}
 
 
 async def test_a_crashed_replica_is_restarted_with_the_next_generation(scene: Scene) -> None:
