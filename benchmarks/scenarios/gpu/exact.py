@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.scenarios.gpu.forward import kinds_of_parts, load, new_slot, rows_of
+from benchmarks.scenarios.gpu.forward import load, new_slot, rows_of
 from benchmarks.scenarios.gpu.plan import Case, Plan
 from benchmarks.scenarios.gpu.results import Exactness
 from benchmarks.scenarios.peers.transformers_peer import TransformersPeer
@@ -17,15 +17,14 @@ Ids = list[int]
 
 
 def measure_exactness(plan: Plan, folder: Path) -> list[Exactness]:
-    """Decode the same prompts by transformers and by the engine, in both types, with each kind of parts."""
+    """Decode the same prompts by transformers and by the engine, in both types."""
     found = list[Exactness]()
     for dtype in (Dtype.FLOAT32, Dtype.BFLOAT16):
         prompts, peer = _prompts(plan), TransformersPeer(folder, None, dtype.value, "generate", plan.device)
         expected = [[*each, *peer.decode(each, plan.exact_tokens).tokens] for each in prompts]
         room = Case(max(map(len, expected)), len(prompts), _VERIFIED)
-        for parts in kinds_of_parts(plan.device):
-            runner = load(folder, plan.device, dtype, (room,), parts)
-            found.append(_compare(plan, runner, dtype, prompts, expected))
+        runner = load(folder, plan.device, dtype, (room,))
+        found.append(_compare(plan, runner, dtype, prompts, expected))
     return found
 
 

@@ -1,4 +1,4 @@
-"""The engine's forwards on a device: by torch alone and by the kernels of `gpu_kernels`, by turns."""
+"""The engine's forwards on a device."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -12,7 +12,7 @@ from fly.messages import Role
 from fly.request import SamplingParams
 from services.engine.base import ForwardInput, KvSlot
 from services.engine.config import Dtype, ModelConfig
-from services.engine.forward.torch_runner import Parts, TorchRunner, load_runner
+from services.engine.forward.torch_runner import TorchRunner, load_runner
 
 _BLOCK = 32
 """Positions beyond its tokens that every sequence gets: memory is given in blocks."""
@@ -20,16 +20,7 @@ _KV_ITEM = 2
 """Bytes of a key's or value's number in bfloat16."""
 
 
-def kinds_of_parts(device: str) -> list[Parts | None]:
-    """Return torch alone (None), and on a GPU the kernels."""
-    if device != GPU:
-        return [None]
-    from gpu_kernels.parts import KERNELS
-
-    return [None, KERNELS]
-
-
-def load(folder: Path, device: str, dtype: Dtype, cases: Sequence[Case], parts: Parts | None) -> TorchRunner:
+def load(folder: Path, device: str, dtype: Dtype, cases: Sequence[Case]) -> TorchRunner:
     """Return a runner with room for each of the cases, one at a time."""
     return load_runner(
         ModelConfig(
@@ -40,7 +31,6 @@ def load(folder: Path, device: str, dtype: Dtype, cases: Sequence[Case], parts: 
             max_sequences=max(case.sequences for case in cases),
             kv_tokens=max(case.sequences * (case.context + case.rows + _BLOCK) for case in cases),
         ),
-        parts=parts,
     )
 
 
@@ -58,15 +48,13 @@ def rows_of(slot: KvSlot, ids: Sequence[int], start: int, num_outputs: int | Non
 
 
 def measure_forwards(plan: Plan, name: str, folder: Path, shape: Shape, timer: Timer) -> list[ForwardTime]:
-    """Load a model with each kind of parts, and measure its forwards by turns."""
-    kinds = kinds_of_parts(plan.device)
-    runners = [load(folder, plan.device, Dtype.BFLOAT16, plan.cases, parts) for parts in kinds]
-    model, weight_bytes = model_name(name, plan.pair, shape), runners[0].weight_bytes
+    """Load a model and measure its forwards."""
+    runner = load(folder, plan.device, Dtype.BFLOAT16, plan.cases)
+    model = model_name(name, plan.pair, shape)
 
     def measure(case: Case) -> ForwardTime:
-        times = [_measure_case(runner, case, timer) for runner in runners]
-        (torch_s, start_s), kernels_s = times[0], times[1][0] if len(times) > 1 else None
-        return ForwardTime(model, case, weight_bytes, kv_bytes(case, shape), torch_s, start_s, kernels_s)
+        times = _measure_case(runner, case, timer)
+        return ForwardTime(model, case, runner.weight_bytes, kv_bytes(case, shape), *times)
 
     return [measure(case) for case in plan.cases]
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from statistics import geometric_mean
 from typing import Any
 
 from benchmarks.harness.load import Window
@@ -14,9 +13,6 @@ from benchmarks.scenarios.gpu.results import Device, Exactness, ForwardTime
 from benchmarks.scenarios.gpu.serve import BASELINE
 from services.engine.config import Dtype
 
-NO_KERNELS = "Triton compiles for GPUs only"
-KERNELS_GAIN = 1.2
-"""Kernels stay if they are this many times as fast as torch; the geometric mean over models and cases."""
 NO_TIME = "the time for serving was over ({limit:g} s, `serve_s`)"
 
 
@@ -25,7 +21,6 @@ class Found:
     """The results of one run; a part that was not chosen or failed has none.
 
     Attributes:
-        chosen: Names of the parts that were chosen.
         failures: Reasons of the parts that failed, by name.
     """
 
@@ -33,7 +28,6 @@ class Found:
     exact: Sequence[Exactness] | None = None
     forward: Sequence[ForwardTime] | None = None
     serve: Sequence[Window] | None = None
-    chosen: tuple[str, ...] = ()
     failures: dict[str, str] = field(default_factory=dict)
 
 
@@ -48,15 +42,12 @@ def make_report(machine: Machine, plan: Plan, found: Found) -> Report:
         if each.dtype == Dtype.FLOAT32 and not each.is_equal
     ]
     forwards = [(each, found.device) for each in found.forward or ()]
-    gains = [each.gain for each in found.forward or () if each.gain]
     return report.fill(
         is_gpu=plan.device == GPU,
         sizes=plan.pair.sizes,
         not_measured=list(not_measured(plan, found)),
         exactness=_table("Exactness", _EXACT, found.exact or ()),
         forwards=_table("Forwards", _FORWARD, forwards),
-        kernels_gain=geometric_mean(gains) if gains else None,
-        wanted_gain=KERNELS_GAIN,
         serving=level_tables(summarize(found.serve or (), lambda _: BASELINE)),
         shown=SHOWN,
         results=found,
@@ -66,8 +57,6 @@ def make_report(machine: Machine, plan: Plan, found: Found) -> Report:
 def not_measured(plan: Plan, found: Found) -> Iterator[tuple[str, str]]:
     """Yield what the report lacks, each with the reason."""
     yield from found.failures.items()
-    if plan.device != GPU and "forward" in found.chosen:
-        yield "the kernels", NO_KERNELS
     if found.serve is not None:
         served = {each.concurrency for each in found.serve}
         for streams in plan.streams:
@@ -109,8 +98,6 @@ _FORWARD: tuple[Figure[_Forward], ...] = (
     Figure("torch_ms", lambda f: _ms(f[0].torch_s), {"torch, ms": _MS}),
     Figure("of_limit", _of_limit, {"limit by torch": "{:.0%}"}),
     Figure("start_ms", lambda f: _ms(f[0].start_s), {"host, ms": _MS}),
-    Figure("kernels_ms", lambda f: _ms(f[0].kernels_s), {"kernels, ms": _MS}),
-    Figure("gain", lambda f: f[0].gain, {"kernels relative to torch": "{:.2f}x"}),
 )
 _EXACT: tuple[Figure[Exactness], ...] = (
     Figure("forward", lambda e: e.forward, {"forward": "{}"}),

@@ -65,9 +65,8 @@ class ForwardTime(NamedTuple):
     Attributes:
         weight_bytes: Weights that a forward reads.
         kv_bytes: Keys and values that its attention reads.
-        torch_s: A forward by torch alone.
+        torch_s: A forward.
         start_s: Time of the host until all work of that forward has been handed to the device, without head.
-        kernels_s: A forward by `gpu_kernels`; None on a CPU, for which Triton does not compile.
     """
 
     model: str
@@ -76,9 +75,3 @@ class ForwardTime(NamedTuple):
     kv_bytes: int
     torch_s: float
     start_s: float
-    kernels_s: float | None
-
-    @property
-    def gain(self) -> float | None:
-        """Speed of the kernels relative to torch."""
-        return self.torch_s / self.kernels_s if self.kernels_s else None

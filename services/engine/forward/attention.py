@@ -1,6 +1,5 @@
 """Ragged attention for unmodified transformers classes: each sequence of a batch attends to itself only."""
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -48,18 +47,11 @@ class Attention(Protocol):
         """
 
 
-MakeAttention = Callable[[ForwardBatch, KvCache], Attention]
-"""Makes the attention of one forward, which all layers share."""
-
-
 class RaggedForward:
     """Computes the logits of an unmodified transformers model over a KV cache."""
 
-    def __init__(
-        self, model: PreTrainedModel, kv_cache: KvCache, make_attention: MakeAttention | None = None
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, kv_cache: KvCache) -> None:
         self._model = model
-        self._make_attention = make_attention or SequentialAttention
         self.kv_cache = kv_cache
         AttentionInterface.register(IMPLEMENTATION, ragged_attention)
         model.set_attn_implementation(IMPLEMENTATION)
@@ -77,7 +69,7 @@ class RaggedForward:
             position_ids=_padded(batch.positions, padding)[None],
             use_cache=False,
             logits_to_keep=0 if kept is None else kept,
-            flyserve_attention=self._make_attention(batch, self.kv_cache),
+            flyserve_attention=SequentialAttention(batch, self.kv_cache),
         ).logits
         assert isinstance(logits, Tensor)
         return logits[0, : batch.num_outputs]
@@ -86,7 +78,7 @@ class RaggedForward:
         """As `Forward`."""
         queries, new = projected.tensor_split([shape.heads * shape.dim], dim=1)
         new = new.view(-1, 2, shape.kv_heads, shape.dim)
-        attention = self._make_attention(batch, self.kv_cache)
+        attention = SequentialAttention(batch, self.kv_cache)
         return attention(0, queries.reshape(-1, shape.heads, shape.dim), new)
 
 

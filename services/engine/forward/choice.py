@@ -7,7 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from services.engine.config import Quantization
-from services.engine.forward.attention import MakeAttention, RaggedForward, SequentialAttention
+from services.engine.forward.attention import RaggedForward
 from services.engine.forward.experts import pad_experts
 from services.engine.forward.fused import FusedForward, can_fuse
 from services.engine.forward.int8 import Int8Maker
@@ -35,7 +35,6 @@ def choose_forward(
     kv_cache: KvCache,
     device: str,
     quantization: Quantization = Quantization.NONE,
-    make_attention: MakeAttention = SequentialAttention,
 ) -> Chosen:
     """Return the fused forward if there is one that agrees with transformers, else the ragged one.
 
@@ -44,7 +43,7 @@ def choose_forward(
     model, reference = loaded.model, Reference(loaded.model, loaded.vocab_size)
     # NOTE: the linears of a sharded model must stay those of transformers, which hold its parts.
     is_whole = loaded.shards == 1
-    build = _Build(model, kv_cache, is_whole and can_pack(model.dtype, device), quantization, make_attention)
+    build = _Build(model, kv_cache, is_whole and can_pack(model.dtype, device), quantization)
     computing = str(kv_cache.dtype or model.dtype).removeprefix("torch.")
     if is_whole and can_fuse(model):
         fused, packing = build.fused(reference)
@@ -64,7 +63,6 @@ class _Build(NamedTuple):
     kv_cache: KvCache
     packs: bool
     quantization: Quantization
-    make_attention: MakeAttention
 
     def fused(self, reference: Reference) -> tuple[FusedForward | None, str]:
         """Return the fused forward; None if it differs from the reference."""
@@ -79,7 +77,7 @@ class _Build(NamedTuple):
 
     def ragged(self, reference: Reference, name: str) -> tuple[RaggedForward, str]:
         """Return the ragged forward, which must equal the reference."""
-        forward, make_linear = RaggedForward(self.model, self.kv_cache, self.make_attention), self._maker()
+        forward, make_linear = RaggedForward(self.model, self.kv_cache), self._maker()
         is_int8 = self.quantization is Quantization.INT8
         if make_linear is not None and not is_int8 and self.model.dtype is torch.bfloat16:
             pack_model(self.model, make_linear, make_linear.make_copy)
@@ -100,7 +98,7 @@ class _Build(NamedTuple):
         return LinearMaker(rows_dtype, self.model.config.get_text_config().num_hidden_layers)
 
     def _fuse(self, make_linear: MakeLinear, rows_dtype: torch.dtype | None) -> FusedForward:
-        return FusedForward(self.model, self.kv_cache, make_linear, rows_dtype, self.make_attention)
+        return FusedForward(self.model, self.kv_cache, make_linear, rows_dtype)
 
 
 def _describe(make_linear: LinearMaker | ProvenMaker | None) -> str:

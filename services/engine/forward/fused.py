@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM
 
-from services.engine.forward.attention import MakeAttention, SequentialAttention
+from services.engine.forward.attention import SequentialAttention
 from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.fused_attention import FusedAttention, RotatedAttention
 from services.engine.forward.linears import BiasedLinear, Linear
@@ -61,14 +61,12 @@ class FusedForward:
         kv_cache: KvCache,
         make_linear: Callable[[Tensor], Linear],
         rows_dtype: torch.dtype | None = None,
-        make_attention: MakeAttention | None = None,
     ) -> None:
         """Fuse the weights of a model that `can_fuse` accepts.
 
         `make_linear` makes linears for rows of type `rows_dtype`, that of the activations between linears;
-        None is the type of the weights. `make_attention` makes the attention over memory in blocks.
+        None is the type of the weights.
         """
-        self._make_attention = make_attention or SequentialAttention
         config = model.config
         self._shape = AttentionShape(
             heads=config.num_attention_heads,
@@ -110,7 +108,7 @@ class FusedForward:
         kv_cache = self.kv_cache
         if isinstance(kv_cache, ContiguousKvCache):
             return FusedAttention(batch, kv_cache, self._shape, self._rotary, self._dtype)
-        attend = self._make_attention(batch, kv_cache)
+        attend = SequentialAttention(batch, kv_cache)
         return RotatedAttention(batch, attend, self._shape, self._rotary, self._dtype)
 
 

@@ -15,7 +15,6 @@ from fly.version import VERSION
 from services.common.model_source import model_folder, model_name
 from services.engine.base import DelegatedMemoryStats, ForwardInput, KvSlot, RunnerLost, Scores
 from services.engine.config import AUTO, ModelConfig, Quantization
-from services.engine.forward.attention import MakeAttention, SequentialAttention
 from services.engine.forward.choice import choose_forward
 from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.int8 import int8_name
@@ -34,13 +33,6 @@ from services.engine.memory.paged_kv_cache import PagedKvCache
 logger = logging.getLogger(__name__)
 
 
-class Parts(NamedTuple):
-    """Parts of a runner that a measurement on a GPU replaces; the defaults compute with torch alone."""
-
-    make_attention: MakeAttention = SequentialAttention
-    make_head: Callable[[int], Head] = Head
-
-
 class TorchRunner(DelegatedMemoryStats):
     """A `Runner` that computes with torch.
 
@@ -56,7 +48,6 @@ class TorchRunner(DelegatedMemoryStats):
         device: torch.device,
         description: str,
         weight_bytes: int,
-        make_head: Callable[[int], Head] = Head,
     ) -> None:
         self.info = info
         self.description = description
@@ -65,7 +56,7 @@ class TorchRunner(DelegatedMemoryStats):
         self._kv_cache = forward.kv_cache
         super().__init__(self._kv_cache)
         self._device = device
-        self._head = make_head(info.vocab_size)
+        self._head = Head(info.vocab_size)
 
     def allocate(self, num_tokens: int) -> KvSlot | None:
         return self._kv_cache.allocate(num_tokens)
@@ -119,13 +110,12 @@ def load_runner(
     shards: int = 1,
     when_loaded: Callable[[], None] = lambda: None,
     smallest: Callable[[int], int] = lambda number: number,
-    parts: Parts | None = None,
 ) -> TorchRunner:
     """Load a model, or this process's shard of it, into a runner, and check it against plain transformers.
 
     Every one of the `shards` ranks that share the model must call this function. `when_loaded` is called
     after the weights are loaded, before the first forward; `smallest` returns the smallest number of all
-    ranks, which have as many KV positions each. `parts` replaces the parts that compute with torch.
+    ranks, which have as many KV positions each.
 
     Raises:
         ModelError: The folder or its architecture is not supported, or the device is not available.
@@ -147,10 +137,7 @@ def load_runner(
     read_bytes = weight_bytes(loaded.model)
     if config.quantization is Quantization.INT8:
         read_bytes //= loaded.model.dtype.itemsize
-    parts = parts or Parts()
-    forward, description, rows = choose_forward(
-        loaded, kv_cache, device, config.quantization, parts.make_attention
-    )
+    forward, description, rows = choose_forward(loaded, kv_cache, device, config.quantization)
     checked = rows.check()
     room_bytes = forward_bytes(loaded.model, config.batch_tokens)
     create_kv_memory(forward, torch.cuda, room_bytes, smallest if is_measured else None)
@@ -172,7 +159,7 @@ def load_runner(
         row_invariant=not checked.fault,
         kernels=checked.kernels,
     )
-    return TorchRunner(info, forward, torch.device(device), description, read_bytes, parts.make_head)
+    return TorchRunner(info, forward, torch.device(device), description, read_bytes)
 
 
 def make_kv_cache(kv_tokens: int, max_sequences: int, dtype: torch.dtype | None, device: str) -> KvCache:
