@@ -1,16 +1,19 @@
-"""The engine's interfaces: the input of a forward, its scores, KV memory, and the runner that computes."""
+"""The engine's interfaces: the input of a forward, its scores, KV memory, runner and scorer."""
 
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from fly.blocks import BlockKey
 from fly.messages import ModelInfo
 from fly.request import SamplingParams
 from fly.types import EntropyEstimator, PositionLogprobs, SparseDistribution
 from services.common.grammars.follower import Mask
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 KvSlot = int
 """A sequence's number in KV memory; unlike vLLM's slots it stands for a whole sequence, not for one token."""
@@ -194,14 +197,34 @@ class KvAllocator(Protocol):
 
 
 class Runner(KvAllocator, Protocol):
-    """Computes forwards of one model; only one thread may call it at a time."""
+    """Computes logits of one model over its KV memory; only one thread may call it at a time.
+
+    It knows nothing of sampling: of an input it reads `slot`, `start`, `tokens` and `num_outputs` alone.
+    """
+
+    info: ModelInfo
+
+    def logits(self, batch: Sequence[ForwardInput]) -> "Tensor":
+        """Compute all inputs of the batch in one forward.
+
+        Every input has room in its slot, and its token ids and positions lie within the model's limits.
+
+        Returns:
+            Logits of all output rows in the order of the inputs, (outputs, embedding rows), in any floating
+            type and on any device; the next call may overwrite them.
+
+        Raises:
+            RunnerLost: Every later forward would fail as well.
+        """
+
+
+class Scorer(KvAllocator, Protocol):
+    """Scores forwards of one model for the core; only one thread may call it at a time."""
 
     info: ModelInfo
 
     def forward(self, batch: Sequence[ForwardInput]) -> list[Scores]:
-        """Compute all inputs of the batch in one forward.
-
-        Every input has room in its slot, and its token ids and positions lie within the model's limits.
+        """Compute and score a batch, whose inputs are as those of `Runner.logits`.
 
         Returns:
             Scores per input, in the same order.

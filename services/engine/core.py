@@ -10,7 +10,7 @@ from fly.clock import Clock
 from fly.errors import FlyServeError, InternalError, NotReady, Overloaded
 from fly.messages import Load, Open, Opened, Queued
 from services.engine.admission import Admission
-from services.engine.base import NO_SLOT, ForwardInput, Job, KvSlot, Runner, Scores
+from services.engine.base import NO_SLOT, ForwardInput, Job, KvSlot, Scorer, Scores
 from services.engine.future import Delivery, EngineFuture
 from services.engine.memory.kv_cache_manager import KvCacheManager
 from services.engine.scheduling.batch_window import BatchWindow
@@ -37,19 +37,19 @@ class EngineCore:
 
     def __init__(
         self,
-        runner: Runner,
+        scorer: Scorer,
         max_batch_tokens: int,
         max_queued: int,
         clock: Clock,
         post: Callable[[Callable[[], None]], None] = lambda command: command(),
     ) -> None:
         """Prepare the state; `post` may be called by any thread, and lets the owner call a command."""
-        self._runner = runner
+        self._scorer = scorer
         self._post = post
         self._max_queued = max_queued
         self._chunk_tokens = max(1, max_batch_tokens // 2)
-        self._kv = KvCacheManager(runner)
-        self._admission = Admission(self._kv, runner.kv_capacity, self.context_length)
+        self._kv = KvCacheManager(scorer)
+        self._admission = Admission(self._kv, scorer.kv_capacity, self.context_length)
         self._scheduler = Scheduler(max_batch_tokens)
         self._batch_window = BatchWindow(clock, max_batch_tokens)
         self._deliveries: list[Delivery] = []
@@ -60,8 +60,8 @@ class EngineCore:
     @property
     def context_length(self) -> int:
         """Longest sequence in tokens that the model and memory allow."""
-        capacity = self._runner.kv_capacity
-        return min(self._runner.info.context_length or capacity, capacity)
+        capacity = self._scorer.kv_capacity
+        return min(self._scorer.info.context_length or capacity, capacity)
 
     @property
     def has_work(self) -> bool:
@@ -71,9 +71,9 @@ class EngineCore:
         return Load(
             sequences=len(self._kv) - self._admission.num_preempted,
             queued=len(self._admission),
-            kv_used=self._runner.kv_used - self._runner.kv_cached,
-            kv_cached=self._runner.kv_cached,
-            kv_capacity=self._runner.kv_capacity,
+            kv_used=self._scorer.kv_used - self._scorer.kv_cached,
+            kv_cached=self._scorer.kv_cached,
+            kv_capacity=self._scorer.kv_capacity,
             prefill_tokens=self._prefill_tokens,
             reused_tokens=self._reused_tokens,
             preemptions=self._preemptions,
@@ -235,7 +235,7 @@ class EngineCore:
         """Preempt a sequence, which may be the growing one; end the growing job if it is an idle one."""
         job, victim = self._scheduler.job_of(growing.slot), self._kv.next_victim()
         if (job is not None and job.priority == IDLE_PRIORITY) or self._kv.num_admitted == 1:
-            message = f"no KV memory is free, of {self._runner.kv_capacity} positions in total"
+            message = f"no KV memory is free, of {self._scorer.kv_capacity} positions in total"
             self._scheduler.throw(growing.slot, Overloaded(message, RETRY_AFTER_S))
         else:
             self._kv.preempt(victim)
@@ -290,7 +290,7 @@ class EngineCore:
         return EngineSequence(
             opening=opening,
             slot=NO_SLOT,
-            vocab_size=self._runner.info.vocab_size,
+            vocab_size=self._scorer.info.vocab_size,
             context_length=self.context_length,
             chunk_tokens=self._chunk_tokens,
             prefix_cache=self._kv,

@@ -14,7 +14,7 @@ from fly.errors import FieldViolation, InvalidRequest, NotReady, refuse
 from fly.limits import MOST_LOGPROBS, check_sampling
 from fly.messages import Load, ModelInfo, Open, StepTimes
 from services.common.grammars.host import HostedGrammar
-from services.engine.base import Job, Runner, RunnerLost
+from services.engine.base import Job, RunnerLost, Scorer
 from services.engine.config import ModelSection
 from services.engine.core import EngineCore
 from services.engine.future import Delivery, EngineFuture, IdleJob, WaitReport
@@ -47,15 +47,15 @@ class Engine(ABC):
     """
 
     def __init__(
-        self, runner: Runner, config: ModelSection, clock: Clock, grammars: EngineGrammars | None = None
+        self, scorer: Scorer, config: ModelSection, clock: Clock, grammars: EngineGrammars | None = None
     ) -> None:
         """Prepare an engine; without `grammars` it keeps no response to a grammar."""
         self._core = EngineCore(
-            runner, config.batch_tokens, config.max_queued, clock, lambda call: self._post(Command(call))
+            scorer, config.batch_tokens, config.max_queued, clock, lambda call: self._post(Command(call))
         )
         self._grammars = grammars
-        self.info: ModelInfo = replace(runner.info, context_length=self._core.context_length)
-        is_whole = self.info.context_length == runner.info.context_length
+        self.info: ModelInfo = replace(scorer.info, context_length=self._core.context_length)
+        is_whole = self.info.context_length == scorer.info.context_length
         self._limited_by = "the model" if is_whole else "KV memory"
         self._is_running = False
         self._failure: EngineFuture | None = None

@@ -7,7 +7,7 @@ from dataclasses import replace
 from fly.clock import Clock, SystemClock
 from fly.messages import VERIFIED_TOKENS, ForwardCosts
 from services.common.model_source import model_folder
-from services.engine.base import Runner
+from services.engine.base import Keepalive, Runner, Scorer
 from services.engine.config import AUTO, ModelConfig, StartFollowers
 from services.engine.engine import Engine
 from services.engine.grammars import EngineGrammars
@@ -37,27 +37,39 @@ def build_engine(
         )
         return ClockEngine(simulated, clock or SystemClock(), config)
     hide_gpus(config.device)
+    return _engine(config, start_followers)
+
+
+def _load(config: ModelConfig, start_followers: StartFollowers | None) -> tuple[Runner, Keepalive | None]:
+    """Load a model into the runner of its configuration, with the keepalive that the runner needs."""
     if config.sharding is not None:
         assert start_followers is not None, "a shared model has followers"
         with light_start(is_whole=False):
             from services.engine.sharding.leader import lead
 
             leader = lead(config, start_followers)
-        leader.info = replace(leader.info, costs=_costs(leader))
-        return ThreadEngine(leader, config, leader, _thread_setting(config), _grammars(config, leader))
+        return leader, leader
     with light_start(is_whole=True):
         from services.engine.forward.torch_runner import load_runner
 
-        runner = load_runner(config)
-    most = config.num_threads
-    config, costs = _measured(config, runner)
-    if config.num_threads < most and config.row_invariant != "off":
+        return load_runner(config), None
+
+
+def _engine(config: ModelConfig, start_followers: StartFollowers | None) -> Engine:
+    """Return the engine of a model, which reports its measured costs."""
+    from services.engine.head.head_scorer import HeadScorer
+
+    runner, keepalive = _load(config, start_followers)
+    scorer, most = HeadScorer(runner), config.num_threads
+    config, costs = _measured(config, scorer)
+    if config.num_threads < most and runner.info.row_invariant:
         # NOTE: a sum may be divided among threads: the kernels are proven for their number.
-        del runner
-        runner = load_runner(config)
-    runner.info = replace(runner.info, costs=costs)
-    grammars = _grammars(config, runner)
-    return ThreadEngine(runner, config, prepare_thread=_thread_setting(config), grammars=grammars)
+        del runner, scorer
+        scorer = HeadScorer(_load(config, start_followers)[0])
+    scorer.info = replace(scorer.info, costs=costs)
+    assert config.model is not None
+    grammars = EngineGrammars(model_folder(config.model), scorer.info.vocab_size)
+    return ThreadEngine(scorer, config, keepalive, _thread_setting(config), grammars)
 
 
 def _thread_setting(config: ModelConfig, threads: int | None = None) -> Callable[[], object]:
@@ -75,31 +87,26 @@ def _thread_setting(config: ModelConfig, threads: int | None = None) -> Callable
     return set_threads
 
 
-def _grammars(config: ModelConfig, runner: Runner) -> EngineGrammars:
-    assert config.model is not None
-    return EngineGrammars(model_folder(config.model), runner.info.vocab_size)
-
-
-def _measured(config: ModelConfig, runner: Runner) -> tuple[ModelConfig, ForwardCosts | None]:
+def _measured(config: ModelConfig, scorer: Scorer) -> tuple[ModelConfig, ForwardCosts | None]:
     """Return the configuration with the fastest number of threads, if it is to be chosen, and the costs."""
-    if config.threads != AUTO or runner.kv_capacity < VERIFIED_TOKENS:
-        return config, _costs(runner)
+    if config.threads != AUTO or config.sharding is not None or scorer.kv_capacity < VERIFIED_TOKENS:
+        return config, _costs(scorer)
     from services.engine.loading.forward_costs import measure_costs
     from services.engine.loading.threads import fastest_threads
 
     def measure(threads: int) -> ForwardCosts:
         _thread_setting(config, threads)()
-        return measure_costs(runner)
+        return measure_costs(scorer)
 
     threads, costs = fastest_threads(config.num_threads, measure)
     logger.info("%s: threads is auto: %d of at most %d", config.model, threads, config.num_threads)
     return config.model_copy(update={"threads": threads}), costs
 
 
-def _costs(runner: Runner) -> ForwardCosts | None:
+def _costs(scorer: Scorer) -> ForwardCosts | None:
     """Return the durations of the model's forwards; None if its KV memory has no room to measure them."""
     from services.engine.loading.forward_costs import measure_costs
 
-    if runner.kv_capacity < VERIFIED_TOKENS:
+    if scorer.kv_capacity < VERIFIED_TOKENS:
         return None
-    return measure_costs(runner)
+    return measure_costs(scorer)

@@ -1,4 +1,4 @@
-"""The engine of real models: one thread owns the runner, its memory and all jobs."""
+"""The engine of real models: one thread owns the scorer, its memory and all jobs."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from fly.clock import SystemClock
-from services.engine.base import Keepalive, Runner, RunnerLost
+from services.engine.base import Keepalive, RunnerLost, Scorer
 from services.engine.config import ModelSection
 from services.engine.engine import Command, Engine
 from services.engine.future import EngineFuture, deliver_all
@@ -24,18 +24,18 @@ class ThreadEngine(Engine):
 
     def __init__(
         self,
-        runner: Runner,
+        scorer: Scorer,
         config: ModelSection | None = None,
         keepalive: Keepalive | None = None,
         prepare_thread: Callable[[], object] = lambda: None,
         grammars: EngineGrammars | None = None,
     ) -> None:
-        """Take ownership of a runner; `keepalive` is called while it is idle, and closed at the end.
+        """Take ownership of a scorer; `keepalive` is called while it is idle, and closed at the end.
 
         `prepare_thread` is called first on the engine's thread; without `grammars` there are no grammars.
         """
-        super().__init__(runner, config or ModelSection(), SystemClock(), grammars)
-        self._runner = runner
+        super().__init__(scorer, config or ModelSection(), SystemClock(), grammars)
+        self._scorer = scorer
         self._keepalive = keepalive
         self._keepalive_due_s = 0.0
         self._prepare_thread = prepare_thread
@@ -130,7 +130,7 @@ class ThreadEngine(Engine):
             part = parts.pop()
             started_ns = time.perf_counter_ns()
             try:
-                scores = self._runner.forward(forward_inputs(part))
+                scores = self._scorer.forward(forward_inputs(part))
             except RunnerLost:
                 raise
             except Exception as error:

@@ -11,6 +11,7 @@ from benchmarks.scenarios.gpu.results import Exactness
 from benchmarks.scenarios.peers.transformers_peer import TransformersPeer
 from services.engine.config import Dtype
 from services.engine.forward.torch_runner import TorchRunner
+from services.engine.head.head_scorer import HeadScorer
 
 _VERIFIED = 16
 Ids = list[int]
@@ -31,8 +32,9 @@ def measure_exactness(plan: Plan, folder: Path) -> list[Exactness]:
 def _compare(
     plan: Plan, runner: TorchRunner, dtype: Dtype, prompts: Sequence[Ids], expected: Sequence[Ids]
 ) -> Exactness:
-    alone = [decode(runner, [prompt], plan.exact_tokens)[0] for prompt in prompts]
-    together = decode(runner, prompts, plan.exact_tokens)
+    scorer = HeadScorer(runner)
+    alone = [decode(scorer, [prompt], plan.exact_tokens)[0] for prompt in prompts]
+    together = decode(scorer, prompts, plan.exact_tokens)
     pairs = list(zip(alone, expected, strict=True))
     differing = [_first_difference(runner, ids, plain) for ids, plain in pairs if ids != plain]
     return Exactness(
@@ -42,7 +44,7 @@ def _compare(
         equal=sum(ids == plain for ids, plain in pairs),
         differences=differing,
         batched_equal=together == alone,
-        verified_equal=_verified_share(runner, alone, prompts),
+        verified_equal=_verified_share(scorer, alone, prompts),
     )
 
 
@@ -52,10 +54,10 @@ def _prompts(plan: Plan) -> list[Ids]:
     return [torch.randint(vocab, (n,), generator=generator).tolist() for n in plan.exact_prompts]
 
 
-def decode(runner: TorchRunner, prompts: Sequence[Ids], count: int) -> list[Ids]:
+def decode(scorer: HeadScorer, prompts: Sequence[Ids], count: int) -> list[Ids]:
     """Return the prompts, each with its next tokens, decoded together."""
     sequences = [list(prompt) for prompt in prompts]
-    slots = [new_slot(runner, len(prompt) + count) for prompt in prompts]
+    slots = [new_slot(scorer, len(prompt) + count) for prompt in prompts]
     starts = [0] * len(prompts)
     for _ in range(count):
         batch = [
@@ -63,24 +65,24 @@ def decode(runner: TorchRunner, prompts: Sequence[Ids], count: int) -> list[Ids]
             for slot, ids, start in zip(slots, sequences, starts, strict=True)
         ]
         starts = [len(ids) for ids in sequences]
-        for ids, scores in zip(sequences, runner.forward(batch), strict=True):
+        for ids, scores in zip(sequences, scorer.forward(batch), strict=True):
             ids.append(scores.choices[0])
     for slot in slots:
-        runner.free(slot)
+        scorer.free(slot)
     return sequences
 
 
-def _verified_share(runner: TorchRunner, responses: Sequence[Ids], prompts: Sequence[Ids]) -> float:
+def _verified_share(scorer: HeadScorer, responses: Sequence[Ids], prompts: Sequence[Ids]) -> float:
     same = total = 0
     for ids, prompt in zip(responses, prompts, strict=True):
-        slot, first = new_slot(runner, len(ids)), len(prompt) - 1
-        runner.forward([rows_of(slot, ids[:first], 0, 0)])
+        slot, first = new_slot(scorer, len(ids)), len(prompt) - 1
+        scorer.forward([rows_of(slot, ids[:first], 0, 0)])
         for start in range(first, len(ids) - _VERIFIED, _VERIFIED):
-            (scores,) = runner.forward([rows_of(slot, ids[start : start + _VERIFIED], start)])
+            (scores,) = scorer.forward([rows_of(slot, ids[start : start + _VERIFIED], start)])
             following = ids[start + 1 : start + _VERIFIED + 1]
             same += sum(a == b for a, b in zip(scores.choices, following, strict=True))
             total += _VERIFIED
-        runner.free(slot)
+        scorer.free(slot)
     return same / total
 
 

@@ -10,9 +10,10 @@ from benchmarks.scenarios.gpu.results import ForwardTime
 from benchmarks.scenarios.gpu.timing import Timer
 from fly.messages import Role
 from fly.request import SamplingParams
-from services.engine.base import ForwardInput, KvSlot
+from services.engine.base import ForwardInput, KvAllocator, KvSlot
 from services.engine.config import Dtype, ModelConfig
 from services.engine.forward.torch_runner import TorchRunner, load_runner
+from services.engine.head.head_scorer import HeadScorer
 
 _BLOCK = 32
 """Positions beyond its tokens that every sequence gets: memory is given in blocks."""
@@ -34,7 +35,7 @@ def load(folder: Path, device: str, dtype: Dtype, cases: Sequence[Case]) -> Torc
     )
 
 
-def new_slot(runner: TorchRunner, num_tokens: int) -> KvSlot:
+def new_slot(runner: KvAllocator, num_tokens: int) -> KvSlot:
     """Return a slot with room for a sequence."""
     slot = runner.allocate(num_tokens)
     assert slot is not None, "the runner was loaded with room for every sequence"
@@ -65,7 +66,7 @@ def _measure_case(runner: TorchRunner, case: Case, timer: Timer) -> tuple[float,
     slots = [new_slot(runner, case.context + case.rows) for _ in range(case.sequences)]
     ids = [1 + index % 100 for index in range(case.rows)]
     batch = [rows_of(slot, ids, case.context) for slot in slots]
-    forward_s = timer.median_s(partial(runner.forward, batch))
+    forward_s = timer.median_s(partial(HeadScorer(runner).forward, batch))
     start_s = timer.start_s(partial(runner.logits, batch))
     for slot in slots:
         runner.free(slot)

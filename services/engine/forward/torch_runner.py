@@ -1,9 +1,7 @@
-"""The runner of real models: a ragged or fused forward of a flat batch, then the head."""
+"""The runner of torch: a ragged or fused forward of a flat batch."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -13,7 +11,7 @@ from fly.errors import ModelError
 from fly.messages import ModelInfo
 from fly.version import VERSION
 from services.common.model_source import model_folder, model_name
-from services.engine.base import DelegatedMemoryStats, ForwardInput, KvSlot, RunnerLost, Scores
+from services.engine.base import DelegatedMemoryStats, ForwardInput, KvSlot
 from services.engine.config import AUTO, ModelConfig, Quantization
 from services.engine.forward.choice import choose_forward
 from services.engine.forward.forward_batch import ForwardBatch
@@ -22,8 +20,7 @@ from services.engine.forward.invariance import RowCheck, attention_shape
 from services.engine.forward.packed import has_matrix_units
 from services.engine.forward.padding import paddings
 from services.engine.forward.self_check import Forward
-from services.engine.head.head import Head
-from services.engine.loading.device import is_device_lost, prepare_device
+from services.engine.loading.device import lost_with_device, prepare_device
 from services.engine.loading.forward_costs import weight_bytes
 from services.engine.loading.model import DTYPES, LoadedModel, load_model
 from services.engine.memory.gpu_memory import create_kv_memory, forward_bytes
@@ -56,7 +53,6 @@ class TorchRunner(DelegatedMemoryStats):
         self._kv_cache = forward.kv_cache
         super().__init__(self._kv_cache)
         self._device = device
-        self._head = Head(info.vocab_size)
 
     def allocate(self, num_tokens: int) -> KvSlot | None:
         return self._kv_cache.allocate(num_tokens)
@@ -70,39 +66,15 @@ class TorchRunner(DelegatedMemoryStats):
         return self._kv_cache.copy_prefix(source, slot, num_tokens)
 
     def retire(self, slot: KvSlot, num_tokens: int) -> None:
-        self._head.forget(slot)
         self._kv_cache.retire(slot, num_tokens)
 
     def free(self, slot: KvSlot) -> None:
-        self._head.forget(slot)
         self._kv_cache.free(slot)
-
-    def forward(self, batch: Sequence[ForwardInput]) -> list[Scores]:
-        return self.score(self.logits(batch), batch)
 
     @torch.inference_mode()
     def logits(self, batch: Sequence[ForwardInput]) -> Tensor:
-        """Compute the first half of a forward: logits of all output rows, (outputs, embedding rows)."""
-        self._head.start(batch)
-        with _lost_with_device():
+        with lost_with_device():
             return self._forward(ForwardBatch(batch, self._device))
-
-    @torch.inference_mode()
-    def score(self, logits: Tensor, batch: Sequence[ForwardInput]) -> list[Scores]:
-        """Compute the second half of a forward: the head's scores of these logits."""
-        with _lost_with_device():
-            return self._head(logits, batch)
-
-
-@contextmanager
-def _lost_with_device() -> Iterator[None]:
-    """Raise `RunnerLost` for an error of the device: all later operations on it would fail as well."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not is_device_lost(error):
-            raise
-        raise RunnerLost(f"the device failed: {error}") from error
 
 
 def load_runner(

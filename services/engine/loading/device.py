@@ -1,12 +1,14 @@
 """The device of a process: its settings, and the GPU that a rank of a shared model takes."""
 
 import os
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
 
 from fly.errors import ModelError
+from services.engine.base import RunnerLost
 
 _OUT_OF_MEMORY = 2
 """CUDA's code of an allocation that failed, after which the device goes on."""
@@ -73,3 +75,14 @@ def is_device_lost(error: RuntimeError) -> bool:
     if isinstance(error, torch.AcceleratorError):
         return getattr(error, "error_code", None) != _OUT_OF_MEMORY
     return any(state in str(error) for state in _LOST)
+
+
+@contextmanager
+def lost_with_device() -> Iterator[None]:
+    """Raise `RunnerLost` for an error of the device: all later operations on it would fail as well."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_device_lost(error):
+            raise
+        raise RunnerLost(f"the device failed: {error}") from error

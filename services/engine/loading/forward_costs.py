@@ -7,7 +7,7 @@ from torch import nn
 
 from fly.messages import VERIFIED_TOKENS, ForwardCosts
 from fly.request import SamplingParams
-from services.engine.base import ForwardInput, Runner
+from services.engine.base import ForwardInput, Scorer
 
 _MAX_REPETITIONS = 8
 _MIN_REPETITIONS = 3
@@ -24,18 +24,18 @@ def weight_bytes(model: nn.Module) -> int:
     )
 
 
-def measure_costs(runner: Runner) -> ForwardCosts:
+def measure_costs(scorer: Scorer) -> ForwardCosts:
     """Measure forwards of one sequence; raises what `measure_forward_s` raises."""
-    return ForwardCosts(measure_forward_s(runner), measure_forward_s(runner, VERIFIED_TOKENS))
+    return ForwardCosts(measure_forward_s(scorer), measure_forward_s(scorer, VERIFIED_TOKENS))
 
 
-def measure_forward_s(runner: Runner, num_tokens: int = 1) -> float:
+def measure_forward_s(scorer: Scorer, num_tokens: int = 1) -> float:
     """Measure the seconds for a forward of one sequence, the minimum of several runs.
 
     Raises:
-        RuntimeError: The runner has no free slot.
+        RuntimeError: The scorer has no free slot.
     """
-    slot = runner.allocate(num_tokens)
+    slot = scorer.allocate(num_tokens)
     if slot is None:
         raise RuntimeError("no slot is free to measure a forward")
     item = ForwardInput(
@@ -48,9 +48,9 @@ def measure_forward_s(runner: Runner, num_tokens: int = 1) -> float:
         history=(0,) * num_tokens,
     )
     try:
-        return minimum_s(lambda: runner.forward([item]))
+        return minimum_s(lambda: scorer.forward([item]))
     finally:
-        runner.free(slot)
+        scorer.free(slot)
 
 
 def minimum_s(run: Callable[[], object]) -> float:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fly.errors import ModelError
 from services.common.model_source import model_folder
-from services.engine.base import ForwardInput, RunnerLost, Scores
+from services.engine.base import ForwardInput, RunnerLost
 from services.engine.config import ModelConfig, StartFollowers
 from services.engine.forward.torch_runner import TorchRunner, load_runner
 from services.engine.loading.architecture import read_config
@@ -28,7 +28,7 @@ _SPLIT_SIZES = {
 
 
 class LeaderRunner(RecordingAllocator):
-    """A `Runner` that sends plans to its followers; only the leader has a head.
+    """A `Runner` that sends plans to its followers.
 
     Attributes:
         num_heartbeats: Plans without a forward that it has sent.
@@ -44,11 +44,18 @@ class LeaderRunner(RecordingAllocator):
         self._group = group
         self._is_lost = False
 
-    def forward(self, batch: Sequence[ForwardInput]) -> list[Scores]:
-        """Compute a batch on all ranks; an error is `RunnerLost` unless all ranks, or only the head, fail."""
+    def logits(self, batch: Sequence[ForwardInput]) -> Tensor:
+        """Compute a batch on all ranks; an error is `RunnerLost` unless all ranks fail."""
         self._send(batch)
         self.num_forwards += 1
-        return self._runner.score(self._logits(batch), batch)
+        try:
+            return self._runner.logits(batch)
+        except Exception as error:
+            if not isinstance(error, RunnerLost) and self._group.has_failed_everywhere(self.num_forwards):
+                raise
+            # NOTE: some other rank may wait in a collective operation of a forward that this rank has left.
+            self._is_lost = True
+            raise RunnerLost(f"a sharded forward failed: {type(error).__name__}") from error
 
     @property
     def idle_interval_s(self) -> float:
@@ -75,16 +82,6 @@ class LeaderRunner(RecordingAllocator):
         except RunnerLost:
             self._is_lost = True
             raise
-
-    def _logits(self, batch: Sequence[ForwardInput]) -> Tensor:
-        try:
-            return self._runner.logits(batch)
-        except Exception as error:
-            if not isinstance(error, RunnerLost) and self._group.has_failed_everywhere(self.num_forwards):
-                raise
-            # NOTE: some other rank may wait in a collective operation of a forward that this rank has left.
-            self._is_lost = True
-            raise RunnerLost(f"a sharded forward failed: {type(error).__name__}") from error
 
 
 def lead(config: ModelConfig, start_followers: StartFollowers) -> LeaderRunner:

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from fly.clock import Clock
-from services.engine.base import ForwardInput, Runner, RunnerLost
+from services.engine.base import ForwardInput, RunnerLost, Scorer
 from services.engine.config import ModelSection
 from services.engine.engine import Command, Engine
 from services.engine.future import Delivery, EngineFuture, deliver_all, deliver_here
 from services.engine.scheduling.scheduler import ScheduledJob, forward_inputs
 
 
-class TimedRunner(Runner, Protocol):
-    """A runner whose forwards take no real time, and which reports the time that they would take."""
+class TimedScorer(Scorer, Protocol):
+    """A scorer whose forwards take no real time, and which reports the time that they would take."""
 
     def forward_s(self, batch: Sequence[ForwardInput]) -> float:
         """Return the simulated seconds of a forward of this batch."""
@@ -23,9 +23,9 @@ class TimedRunner(Runner, Protocol):
 class ClockEngine(Engine):
     """An engine that runs as a task of the event loop."""
 
-    def __init__(self, runner: TimedRunner, clock: Clock, config: ModelSection | None = None) -> None:
-        super().__init__(runner, config or ModelSection(), clock)
-        self._runner = runner
+    def __init__(self, scorer: TimedScorer, clock: Clock, config: ModelSection | None = None) -> None:
+        super().__init__(scorer, config or ModelSection(), clock)
+        self._scorer = scorer
         self._clock = clock
         self._inbox: deque[Command] = deque()
         self._wake = asyncio.Event()
@@ -98,13 +98,13 @@ class ClockEngine(Engine):
             part = parts.pop()
             started_ns, inputs = self._now_ns(), forward_inputs(part)
             try:
-                scores = self._runner.forward(inputs)
+                scores = self._scorer.forward(inputs)
             except RunnerLost:
                 raise
             except Exception as error:
                 parts += self._core.fail(part, error)
             else:
-                await self._clock.sleep(self._runner.forward_s(inputs))
+                await self._clock.sleep(self._scorer.forward_s(inputs))
                 self._core.complete(part, scores, started_ns, self._now_ns() - started_ns)
             self._deliver()
 

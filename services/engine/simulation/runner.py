@@ -15,7 +15,7 @@ from services.engine.simulation.language import SimulatedLanguage
 
 
 class SimulatedRunner(SlotAllocator):
-    """A `TimedRunner` of a simulated model; its KV memory is one number per sequence."""
+    """A `TimedScorer` of a simulated model; its KV memory is one number per sequence."""
 
     def __init__(
         self,

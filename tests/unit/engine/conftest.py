@@ -10,7 +10,7 @@ import torch
 
 from fly.messages import Open
 from fly.request import SamplingParams
-from services.engine.base import Runner
+from services.engine.base import Scorer
 from services.engine.engine import Engine
 from services.engine.sequence import EngineSequence
 from tests.support.tiny_models import CONTEXT, make_tiny
@@ -40,7 +40,7 @@ def folder(model_folder: Callable[[str], Path], tmp_path: Path) -> Path:
     return copy
 
 
-def new_sequence(runner: Runner, sampling: SamplingParams | None = None, **kwargs: Any) -> EngineSequence:
+def new_sequence(runner: Scorer, sampling: SamplingParams | None = None, **kwargs: Any) -> EngineSequence:
     """Make a sequence without an engine."""
     opening = Open("r", kwargs.pop("prompt_length", 0), sampling or SamplingParams(), **kwargs)
     slot = runner.allocate(CONTEXT)
@@ -48,7 +48,7 @@ def new_sequence(runner: Runner, sampling: SamplingParams | None = None, **kwarg
     return EngineSequence(opening, slot, runner.info.vocab_size, CONTEXT, chunk_tokens=8)
 
 
-def finish(runner: Runner, job: Any) -> Any:
+def finish(runner: Scorer, job: Any) -> Any:
     """Run one job to its end, one forward after the other."""
     try:
         item = next(job)
@@ -59,7 +59,7 @@ def finish(runner: Runner, job: Any) -> Any:
 
 
 @pytest.fixture
-def drive() -> Callable[[Runner, Any], Any]:
+def drive() -> Callable[[Scorer, Any], Any]:
     return finish
 
 

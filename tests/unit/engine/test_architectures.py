@@ -15,7 +15,8 @@ from fly.request import SamplingParams
 from services.engine.base import ForwardInput, Scores
 from services.engine.config import ModelConfig
 from services.engine.forward import attention, torch_runner
-from services.engine.forward.torch_runner import TorchRunner, load_runner
+from services.engine.forward.torch_runner import load_runner
+from services.engine.head.head_scorer import HeadScorer
 from services.engine.memory.paged_kv_cache import PagedKvCache
 from tests.support.tiny_models import ARCHITECTURES, CONTEXT, VOCAB_SIZE, WINDOW, make_tiny
 
@@ -25,8 +26,9 @@ CAPPED = {"gemma2", "gpt_oss"}
 """Architectures with capped scores or sinks, whose attention is not row-invariant."""
 
 
-def served(folder: Path, dtype: str = "float32") -> TorchRunner:
-    return load_runner(ModelConfig(model=folder, role=Role.TARGET, dtype=dtype, kv_tokens=512))
+def served(folder: Path, dtype: str = "float32") -> HeadScorer:
+    config = ModelConfig(model=folder, role=Role.TARGET, dtype=dtype, kv_tokens=512)
+    return HeadScorer(load_runner(config))
 
 
 def plain_logprobs(model: Any, ids: list[int]) -> torch.Tensor:
@@ -38,7 +40,7 @@ def plain_logprobs(model: Any, ids: list[int]) -> torch.Tensor:
 class Session:
     """Three sequences that grow and roll back at random, several in every forward."""
 
-    def __init__(self, runner: TorchRunner, seed: int) -> None:
+    def __init__(self, runner: HeadScorer, seed: int) -> None:
         self._runner = runner
         self._draw = random.Random(seed)
         self._slots = [runner.allocate(CONTEXT) for _ in range(3)]
@@ -62,7 +64,7 @@ class Session:
         return ForwardInput(slot, keep, ids[keep:], count, SamplingParams(), 0, ids, num_logprobs=VOCAB_SIZE)
 
 
-def largest_error(runner: TorchRunner, reference: Any, seed: int) -> float:
+def largest_error(runner: HeadScorer, reference: Any, seed: int) -> float:
     """Return the largest difference of any log-probability; choices must be equal."""
     session, error = Session(runner, seed), 0.0
     for ids, scores in session.turns(12):

@@ -9,7 +9,8 @@ from transformers import LlamaForCausalLM
 from fly.messages import Role
 from services.engine.base import ForwardInput, Scores
 from services.engine.config import ModelConfig
-from services.engine.forward.torch_runner import TorchRunner, load_runner
+from services.engine.forward.torch_runner import load_runner
+from services.engine.head.head_scorer import HeadScorer
 from services.engine.loading.forward_costs import measure_forward_s, weight_bytes
 
 ModelFolder = Callable[[str], Path]
@@ -43,17 +44,16 @@ def test_a_runner_reports_the_bytes_that_it_reads(model_folder: ModelFolder, dty
 
 
 def test_a_measurement_frees_its_slot(model_folder: ModelFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = load_runner(
-        ModelConfig(
-            model=model_folder("llama"), role=Role.TARGET, dtype="float32", kv_tokens=64, max_sequences=1
-        )
+    config = ModelConfig(
+        model=model_folder("llama"), role=Role.TARGET, dtype="float32", kv_tokens=64, max_sequences=1
     )
+    runner = HeadScorer(load_runner(config))
     assert measure_forward_s(runner) > 0 and runner.kv_used == 0
 
-    def broken(self: TorchRunner, batch: Sequence[ForwardInput]) -> list[Scores]:
+    def broken(self: HeadScorer, batch: Sequence[ForwardInput]) -> list[Scores]:
         raise ValueError("no kernel")
 
-    monkeypatch.setattr(TorchRunner, "forward", broken)
+    monkeypatch.setattr(HeadScorer, "forward", broken)
     with pytest.raises(ValueError, match="no kernel"):
         measure_forward_s(runner)
     assert runner.kv_used == 0 and runner.allocate(1) is not None

@@ -19,6 +19,7 @@ from services.engine.forward.choice import choose_forward
 from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.self_check import Forward
 from services.engine.forward.torch_runner import TorchRunner
+from services.engine.head.head_scorer import HeadScorer
 from services.engine.loading.device import prepare_device, take_gpu
 from services.engine.loading.model import device_map, load_model
 from services.engine.loading.visible_gpus import hide_gpus
@@ -138,7 +139,7 @@ def failed(code: int) -> torch.AcceleratorError:
 async def test_only_an_error_that_lasts_ends_the_engine(
     model_folder: Callable[[str], Path], error: RuntimeError, is_lost: bool
 ) -> None:
-    engine = ThreadEngine(failing_runner(model_folder("llama"), error))
+    engine = ThreadEngine(failing_scorer(model_folder("llama"), error))
     await engine.start()
     failure = asyncio.create_task(engine.failure())
     first, second = await opened(engine, [1]), await opened(engine, [2])
@@ -153,12 +154,12 @@ async def test_only_an_error_that_lasts_ends_the_engine(
     await engine.stop()
 
 
-def failing_runner(folder: Path, error: RuntimeError) -> TorchRunner:
-    """Return a runner whose first forward raises this error."""
+def failing_scorer(folder: Path, error: RuntimeError) -> HeadScorer:
+    """Return a scorer whose first forward raises this error."""
     loaded = load_model(folder, "float32")
     forward, *_ = choose_forward(loaded, ContiguousKvCache(1024, 2), "cpu")
     info = ModelInfo(Role.TARGET, "m", "", "", "", loaded.vocab_size, 64, "float32", 1, 1024, "")
-    return TorchRunner(info, FailingOnce(forward, error), torch.device("cpu"), "", 0)
+    return HeadScorer(TorchRunner(info, FailingOnce(forward, error), torch.device("cpu"), "", 0))
 
 
 class FailingOnce:

@@ -84,7 +84,7 @@ def choices(runner: TorchRunner, ids: list[int], rows: int) -> list[int]:
     found, start = list[int](), 0
     for end in range(len(ids) - 16 + rows, len(ids) + 1, rows):
         item = ForwardInput(slot, start, ids[start:end], rows, SamplingParams(), 0, ids[:end])
-        found += runner.forward([item])[0].choices
+        found += runner.logits([item]).argmax(-1).tolist()
         start = end
     runner.free(slot)
     return found

@@ -212,8 +212,8 @@ def test_measured_kv_memory_leaves_room_for_forwards(model_folder: Callable[[str
     runner = TorchRunner(info, forward, torch.device("cpu"), "", 0)
     slot = runner.allocate(840)
     assert slot is not None and runner.kv_capacity == 848
-    (scores,) = runner.forward([ForwardInput(slot, 0, [5] * 20, 1, SamplingParams(), 20, [5] * 20, [-1])])
-    assert len(scores.choices) == 1
+    logits = runner.logits([ForwardInput(slot, 0, [5] * 20, 1, SamplingParams(), 20, [5] * 20, [-1])])
+    assert len(logits) == 1
 
 
 def test_all_ranks_measure_as_many_positions_as_the_fullest_gpu_has(

@@ -15,6 +15,8 @@ from fly.request import SamplingParams
 from services.engine.base import ForwardInput, Job, RunnerLost, Scores
 from services.engine.config import Sharding
 from services.engine.forward.torch_runner import load_runner
+from services.engine.head.head import Head
+from services.engine.head.head_scorer import HeadScorer
 from services.engine.sharding.follower import spawn_followers
 from services.engine.sharding.group import ShardGroup
 from services.engine.sharding.leader import LeaderRunner, lead
@@ -86,7 +88,8 @@ def distance(one: Scores, other: Scores) -> float:
 @pytest.mark.parametrize("kind", ["llama", "qwen2"])  # tied and untied, without and with bias
 def test_a_sharded_model_gives_the_scores_of_the_whole_one(model_folder: FolderMaker, kind: str) -> None:
     folder = model_folder(kind)
-    whole, shared = load_runner(config_of(folder)), leader_of(folder)
+    leader = leader_of(folder)
+    whole, shared = HeadScorer(load_runner(config_of(folder))), HeadScorer(leader)
     assert (whole.info.shards, shared.info.shards) == (1, 2)
     for runner in (whole, shared):
         assert [runner.allocate(60) for _ in range(3)] == [0, 1, 2]
@@ -96,7 +99,7 @@ def test_a_sharded_model_gives_the_scores_of_the_whole_one(model_folder: FolderM
         for expected, found in zip(whole.forward(batch), shared.forward(batch), strict=True):
             assert found.choices == expected.choices
             assert distance(expected, found) < 1e-5
-    shared.close()
+    leader.close()
     follower().join(END_S)
 
 
@@ -107,7 +110,7 @@ def test_an_idle_leader_sends_several_heartbeats_in_the_time_of_the_group(group_
 
 async def test_an_idle_group_stays_alive_and_a_broken_one_ends(model_folder: FolderMaker) -> None:
     leader = leader_of(model_folder("llama"))
-    engine = ThreadEngine(leader, keepalive=leader)
+    engine = ThreadEngine(HeadScorer(leader), keepalive=leader)
     await engine.start()
     first = await engine.run(decode(await opened(engine, [5, 6, 7]), 4))
     enough = leader.num_heartbeats + 2
@@ -127,7 +130,7 @@ async def test_an_idle_group_stays_alive_and_a_broken_one_ends(model_folder: Fol
 
 async def test_a_follower_lost_between_two_forwards_ends_the_engine(model_folder: FolderMaker) -> None:
     leader = leader_of(model_folder("llama"))
-    engine = ThreadEngine(leader, keepalive=leader)
+    engine = ThreadEngine(HeadScorer(leader), keepalive=leader)
     await engine.start()
     sequence = await opened(engine, [5, 6, 7])
 
@@ -151,11 +154,11 @@ def one_input(slot: int = 0) -> list[ForwardInput]:
 def test_a_forward_that_fails_on_all_ranks_alike_ends_no_group(model_folder: FolderMaker) -> None:
     leader = leader_of(model_folder("llama"))
     assert leader.allocate(60) == 0
-    (expected,) = leader.forward(one_input())
+    expected = leader.logits(one_input()).tolist()
     for _ in range(2):
         with pytest.raises(KeyError):
-            leader.forward(one_input(slot=3))  # no rank has this slot
-        assert leader.forward(one_input()) == [expected]
+            leader.logits(one_input(slot=3))  # no rank has this slot
+        assert leader.logits(one_input()).tolist() == expected
     leader.close()
     follower().join(END_S)
 
@@ -168,13 +171,14 @@ def test_a_failure_of_the_leader_alone(
     # A follower that the leader has left ends after this time, and so does a leader that waits for it.
     leader = leader_of(model_folder("llama"), Sharding(shards=2, group_timeout_s=10.0))
     assert leader.allocate(60) == 0
-    name = {"head": "score", "logits": "logits"}[part]
+    scorer = HeadScorer(leader)
     with monkeypatch.context() as patch:
-        patch.setattr(leader._runner, name, lambda *arguments: 1 / 0)
+        owner, name = (Head, "__call__") if part == "head" else (leader._runner, "logits")
+        patch.setattr(owner, name, lambda *arguments: 1 / 0)
         with pytest.raises(ZeroDivisionError if part == "head" else RunnerLost):
-            leader.forward(one_input())
+            scorer.forward(one_input())
     if part == "head":
-        assert leader.forward(one_input())[0].choices
+        assert scorer.forward(one_input())[0].choices
     leader.close()
     follower().join(END_S)
 

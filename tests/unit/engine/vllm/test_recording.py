@@ -10,6 +10,7 @@ import torch
 from fly.messages import Role, Verification
 from services.engine.config import Dtype
 from services.engine.forward.torch_runner import load_runner
+from services.engine.head.head_scorer import HeadScorer
 from services.engine.thread_engine import ThreadEngine
 from services.engine.vllm.library import VERSION
 from services.target.builtin import BuiltinTarget
@@ -26,7 +27,7 @@ async def expected() -> AsyncIterator[list[Verification]]:
     """Return the builtin engine's answers."""
     torch.set_num_threads(1)
     config = TargetConfig(role=Role.TARGET, model=MODEL, dtype=Dtype.FLOAT32, max_sequences=4, kv_tokens=4096)
-    target = BuiltinTarget(engine := ThreadEngine(load_runner(config), config))
+    target = BuiltinTarget(engine := ThreadEngine(HeadScorer(load_runner(config)), config))
     await engine.start()
     yield await play(target)
     await target.stop()
