@@ -204,8 +204,8 @@ class RouterSection(Config):
 
     stream_interval_s: float = Field(0.05, ge=0, le=10)
     """Time of the target's forwards after which a response without drafts sends its next tokens, if more than
-    three are decoded in it, or more than one by a target on vLLM; else, as with 0, it sends each token by
-    itself. Ten times as long for a plain response that the client gets as a whole."""
+    three are decoded in it; else, as with 0, it sends each token by itself. Ten times as long for a plain
+    response that the client gets as a whole."""
 
     probe_interval_s: float = Field(2.0, gt=0)
     """Time between two health probes of a replica, whatever its streams do."""

@@ -11,8 +11,8 @@ from fly.messages import Role
 from orchestration.deployment import reserved
 from orchestration.deployment.security import located as located_security
 from orchestration.deployment.tiers import (
-    BuiltinDrafter,
     DrafterTier,
+    LookupDrafter,
     ModelTier,
     NoSubDrafter,
     ScaledTier,
@@ -146,7 +146,7 @@ class Deployment(Config):
         drafter, helper = self.drafter, self.sub_drafter
         if drafter is None or helper is None or isinstance(helper, NoSubDrafter):
             return self
-        if not isinstance(drafter, BuiltinDrafter):
+        if isinstance(drafter, LookupDrafter):
             raise ValueError(
                 f"sub_drafter: has the engine {helper.engine}, but drafter.engine is {drafter.engine}, which"
                 " uses no sub-drafter: leave sub_drafter out, or set drafter.engine: builtin"

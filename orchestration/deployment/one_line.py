@@ -8,7 +8,6 @@ from typing import Any
 from fly.errors import ConfigError
 from fly.types import Mode
 from orchestration.deployment.file import Deployment, located_deployment
-from orchestration.deployment.tiers import BuiltinDrafter, ModelTier
 from services.common.config import parse
 from services.common.token_map import token_map_hash
 from services.engine.config import AUTO
@@ -82,7 +81,7 @@ def deployment_content(line: OneLine) -> dict[str, Any]:
             raise ConfigError(
                 f"--draft: is {line.draft}, the target itself: a drafter must be smaller than its target"
             )
-        if line.engine != "vllm" and _have_other_tokens(Path(line.target), Path(line.draft)):
+        if _have_other_tokens(Path(line.target), Path(line.draft)):
             drafter["vocabulary"] = "text"
         tiers["drafter"] = drafter
     if line.sub_draft not in (None, _WITHOUT):
@@ -105,26 +104,12 @@ def _engine_keys(line: OneLine, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def one_line_deployment(content: Mapping[str, Any]) -> Deployment:
-    """Return the deployment of this content, checked as a file would be, and that its models fit together.
+    """Return the deployment of this content, checked as a file would be.
 
     Raises:
-        ConfigError: A value breaks a limit, a folder does not exist, or drafter and target have other tokens.
-        ModelError: A tokenizer cannot be read.
+        ConfigError: A value breaks a limit, or a folder does not exist.
     """
-    deployment = located_deployment(parse(Deployment, dict(content), _SOURCE), Path(_SOURCE))
-    drafter, target = deployment.drafter, deployment.target.model
-    if not isinstance(drafter, ModelTier) or _maps(drafter):
-        return deployment
-    if _have_other_tokens(target, drafter.model):
-        raise ConfigError(
-            f"--draft: the tokens of {drafter.model} are not those of {target}: use a drafter with the same"
-            " tokenizer, or the engine builtin, which maps them"
-        )
-    return deployment
-
-
-def _maps(drafter: ModelTier) -> bool:
-    return isinstance(drafter, BuiltinDrafter) and drafter.vocabulary != "same"
+    return located_deployment(parse(Deployment, dict(content), _SOURCE), Path(_SOURCE))
 
 
 def _have_other_tokens(target: Path, drafter: Path) -> bool:

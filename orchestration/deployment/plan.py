@@ -9,7 +9,7 @@ from typing import Any
 from fly.messages import Role
 from orchestration.deployment.file import METRICS_OFFSETS, METRICS_PORTS_PER_TIER, Deployment
 from orchestration.deployment.security import router_security, security_of
-from orchestration.deployment.tiers import BuiltinDrafter, LookupDrafter, ModelTier, NoSubDrafter, Tier
+from orchestration.deployment.tiers import LookupDrafter, ModelTier, NoSubDrafter, Tier
 from router.config import RouterSection
 from router.speculation_config import SpeculationConfig
 from services.common.config import changed_values
@@ -113,15 +113,14 @@ def plan(
         return (*replicas(Role.DRAFTER, LOOKUP_DRAFTER, _LIGHT, config), *targets)
     sub_drafters: tuple[ReplicaSpec, ...] = ()
     config = _model_config(drafter, DRAFTERS)
-    if isinstance(drafter, BuiltinDrafter) and drafter.vocabulary != "same":
+    if drafter.vocabulary != "same":
         config["target_tokenizer"] = str(target.model)
     if (tier := deployment.sub_drafter) is not None and not isinstance(tier, NoSubDrafter):
         sub_drafters = replicas(Role.SUB_DRAFTER, actors[Role.SUB_DRAFTER], _LIGHT, _values(tier, LOOKUPS))
         config["registry"] = registry
     drafters = replicas(Role.DRAFTER, actors[Role.DRAFTER], _requests(drafter), config)
-    if isinstance(drafter, BuiltinDrafter):
-        cpus = {"declared_cpus": total_cpus((*sub_drafters, *drafters, *targets)) + _ROUTER_CPUS}
-        drafters = tuple(replace(spec, hints={**spec.hints, **cpus}) for spec in drafters)
+    cpus = {"declared_cpus": total_cpus((*sub_drafters, *drafters, *targets)) + _ROUTER_CPUS}
+    drafters = tuple(replace(spec, hints={**spec.hints, **cpus}) for spec in drafters)
     return (*sub_drafters, *drafters, *targets)
 
 

@@ -20,7 +20,7 @@ from services.engine.config import (
     VllmSection,
     quantization_fault,
 )
-from services.engine.vllm_args import MEMORY_ARGUMENTS, config_faults, num_workers
+from services.engine.vllm_args import MEMORY_ARGUMENTS, config_faults
 from services.lookup.config import NgramDraftSection, NgramSection, SuffixDraftSection, SuffixSection
 from services.target.config import TargetSection, VllmTargetSection
 
@@ -137,10 +137,6 @@ class BuiltinTier(BuiltinSection, ModelTier):
 
 class VllmTier(VllmSection, ModelTier):
     """Tier of vLLM."""
-
-    @property
-    def num_processes(self) -> int:
-        return num_workers(self)
 
     @property
     def num_actors(self) -> int:

@@ -105,7 +105,7 @@ def _faults(deployment: Deployment) -> Iterator[str]:
         if isinstance(tier, ScaledTier) and tier.autoscaling is not None:
             yield f"{role}.autoscaling: one process cannot be scaled: {remedy}"
         if isinstance(tier, VllmTier):
-            yield f"{role}.engine: is vllm, which starts processes of its own: {remedy}"
+            yield f"{role}.engine: is vllm, which needs a process of its own: {remedy}"
         elif isinstance(tier, ModelTier) and tier.num_processes > 1:
             yield f"{role}.shards: is {tier.num_processes}, each of them a process: {remedy}"
     gpus = [tier.num_gpus for tier in deployment.tiers.values() if isinstance(tier, ModelTier)]

@@ -6,13 +6,14 @@ from typing import Any
 from fly.errors import ConfigError
 from fly.messages import Role
 from orchestration.deployment.file import Deployment
-from orchestration.deployment.tiers import BuiltinDrafter, BuiltinTier, ModelTier, VllmTier
+from orchestration.deployment.tiers import BuiltinTier, ModelTier, VllmTier
 from orchestration.machine.facts import ModelFacts
 from orchestration.machine.layout import Demand, Share, divide
 from orchestration.machine.memory import MemoryUse, fitting_kv_tokens
 from services.common.config import parse
 from services.common.machine.gpus import Gpu
 from services.common.machine.machine import Machine, usable_cores
+from services.drafter.config import DraftingSection
 from services.engine.config import AUTO, Quantization
 from services.engine.vllm_args import MEMORY_ARGUMENTS
 
@@ -138,7 +139,7 @@ def _keys(tier: ModelTier, share: Share, machine: Machine) -> Iterator[tuple[str
         if value > 1 and key not in tier.model_fields_set:
             yield key, value
     is_slow = not share.gpus and not machine.has_bfloat16
-    if isinstance(tier, BuiltinDrafter) and is_slow and "dtype" not in tier.model_fields_set:
+    if isinstance(tier, DraftingSection) and is_slow and "dtype" not in tier.model_fields_set:
         yield "dtype", "float32"  # a small model, whose tokens no response depends on in mode exact
     if isinstance(tier, BuiltinTier) and share.gpus == 1 and "kv_tokens" not in tier.model_fields_set:
         yield "kv_tokens", AUTO

@@ -85,7 +85,6 @@ async def open_speculative(
         extension = ExtensionLength(
             extension_interval_s(request, context.config),
             usual_s=costs.forward_s or None,
-            decodes_ahead=bool(target.replica.info.engine),
         )
         lookup = LookupBenefit(costs, extension.fitting)
         learners: list[Learner] = [extension, lookup]

@@ -12,7 +12,14 @@ from services.common.config import AutoSwitch, Config
 from services.common.sections import Engines
 from services.common.service_config import ServeSection
 from services.drafter.ahead import DraftingLimits
-from services.engine.config import BuiltinSection, ModelConfig, ModelSection, VllmConfig, VllmSection
+from services.engine.config import (
+    BuiltinSection,
+    ModelConfig,
+    ModelSection,
+    ReplicaConfig,
+    VllmConfig,
+    VllmSection,
+)
 from services.lookup.index.budget import IndexBudget
 
 _USUAL_STANDALONE_PART = 4
@@ -27,22 +34,11 @@ class DraftLimit(Config):
 
 
 class DraftingSection(ModelSection, DraftLimit):
-    """Size of a replica that drafts with a model, on any engine."""
+    """Size and drafting of a replica that drafts with a model, on any engine."""
 
     standalone_sequences: int | None = Field(None, ge=0)
     """Sequences that one replica decodes by itself at once, for requests to the drafter's own model
     (`NAME-draft`); null allows a quarter of `max_sequences`, 0 serves none. Drafts for targets come first."""
-
-    @property
-    def standalone_limit(self) -> int:
-        """The most standalone sequences."""
-        if self.standalone_sequences is None:
-            return max(1, self.max_sequences // _USUAL_STANDALONE_PART)
-        return min(self.standalone_sequences, self.max_sequences)
-
-
-class DrafterSection(BuiltinSection, DraftingSection):
-    """Size and speed of a drafter replica."""
 
     draft_ahead: AutoSwitch = "auto"
     """Continue to draft while the target verifies, as if all tokens were accepted. `on` always does. `auto`
@@ -58,15 +54,27 @@ class DrafterSection(BuiltinSection, DraftingSection):
     """Tokens of long sequences that the look-up indexes of one replica hold, over all sequences, at about 40
     bytes each. Beyond them a drafter looks up the latest tokens of a sequence only."""
 
+    @property
+    def standalone_limit(self) -> int:
+        """The most standalone sequences."""
+        if self.standalone_sequences is None:
+            return max(1, self.max_sequences // _USUAL_STANDALONE_PART)
+        return min(self.standalone_sequences, self.max_sequences)
+
+
+class DrafterSection(BuiltinSection, DraftingSection):
+    """Size and speed of a drafter replica."""
+
 
 class VllmDrafterSection(VllmSection, DraftingSection):
-    """Size and speed of a drafter replica on vLLM, which uses no sub-drafter."""
+    """Size and speed of a drafter replica on vLLM."""
 
 
-class DrafterConfig(DrafterSection, ModelConfig, ServeSection):
-    """Everything that the process of a drafter replica is started with."""
+class DrafterProcess(DraftingSection, ReplicaConfig, ServeSection):
+    """Keys of the process of a drafter replica, on any engine."""
 
     role: Literal[Role.DRAFTER] = Role.DRAFTER
+    """Tier of the service."""
 
     registry: str | None = None
     """host:port of the registry that lists the sub-drafters."""
@@ -107,7 +115,13 @@ class DrafterConfig(DrafterSection, ModelConfig, ServeSection):
         return math.inf if usable_cpus >= self.declared_cpus else usable_cpus - 1
 
 
-class VllmDrafterConfig(VllmDrafterSection, VllmConfig, ServeSection):
+class DrafterConfig(DrafterSection, ModelConfig, DrafterProcess):
+    """Everything that the process of a drafter replica is started with."""
+
+    role: Literal[Role.DRAFTER] = Role.DRAFTER
+
+
+class VllmDrafterConfig(VllmDrafterSection, VllmConfig, DrafterProcess):
     """Everything that the process of a drafter replica on vLLM is started with."""
 
     role: Literal[Role.DRAFTER] = Role.DRAFTER

@@ -20,7 +20,7 @@ from services.common.telemetry.instrumented_stream import StreamTelemetry
 from services.common.telemetry.process import Telemetry
 from services.drafter.ahead import DraftingLimits
 from services.drafter.builtin import BuiltinDrafter
-from services.drafter.config import AnyDrafterConfig, DrafterConfig, VllmDrafterConfig
+from services.drafter.config import AnyDrafterConfig
 from services.drafter.standalone import StandaloneDrafter
 from services.drafter.sub_drafters import SubDrafters
 from services.drafter.vocabulary.start import map_vocabulary
@@ -122,19 +122,12 @@ async def create_host(config: AnyDrafterConfig) -> Host:
     access_policy = service_access_policy(config.security, identity, ROUTER)
     engine = await _start_engine(config, identity)
     telemetry = Telemetry(config.telemetry, config.role)
-    mapped = engine
-    if isinstance(config, DrafterConfig):
-        mapped = await in_daemon_thread(partial(map_vocabulary, engine, config))
+    mapped = await in_daemon_thread(partial(map_vocabulary, engine, config))
     standalone = StandaloneDrafter(mapped, config.standalone_limit if mapped is engine else 0)
     return host_drafter(standalone, config.address, access_policy, telemetry)
 
 
 async def _start_engine(config: AnyDrafterConfig, identity: Identity | None) -> DrafterEngine:
-    if isinstance(config, VllmDrafterConfig):
-        from services.drafter.vllm import VllmDrafter
-        from services.engine.vllm.engine import start_engine
-
-        return VllmDrafter(await start_engine(config), config.max_draft)
     engine = await in_daemon_thread(partial(build_engine, config))
     await engine.start()
     budget = IndexBudget(config.lookup_index_tokens)
@@ -174,7 +167,7 @@ def host_drafter(
     return Host(service, address, access_policy=access_policy, telemetry=telemetry)
 
 
-def _source(config: DrafterConfig, identity: Identity | None) -> EndpointSource | None:
+def _source(config: AnyDrafterConfig, identity: Identity | None) -> EndpointSource | None:
     if config.registry is not None:
         return RegistryEndpointSource(config.registry, SystemClock(), identity)
     if config.sub_drafter is not None:

@@ -86,8 +86,8 @@ class ModelSection(Places):
     """New sequences that may wait for a place or for KV memory in one replica; further ones are rejected."""
 
     max_batch_tokens: int = Field(PREFILL_TOKENS, ge=1)
-    """Token rows of one forward; longer prefills are processed in chunks. At the default, vLLM chooses a
-    number for its device."""
+    """Token rows of one forward; longer prefills are processed in chunks. The default becomes larger on a
+    GPU, where rows cost little."""
 
     threads: Annotated[int | Literal["auto"], OrAuto(1, MOST_THREADS)] = 1
     """CPU threads of a forward, in each process of a replica. `auto` takes the fastest number, up to
@@ -145,6 +145,16 @@ class VllmSection(ModelSection):
     """Arguments for vLLM under its own names, such as `{quantization: fp8, max_model_len: 8192}`. They
     override what follows from the other keys."""
 
+    resend: bool = False
+    """Send all tokens of a sequence to vLLM with every step. It needs few of vLLM's private names, for a
+    version that lacks others, and takes time in proportion to the context."""
+
+    @property
+    def num_processes(self) -> int:
+        """Processes, each with a GPU of its own or none, that compute one replica: shards by stages."""
+        stages = self.engine_args.get("pipeline_parallel_size", 1)
+        return int(getattr(self, "shards", 1) * (stages if type(stages) is int and stages > 0 else 1))
+
 
 class Shards(Config):
     """Processes that share one model."""
@@ -155,8 +165,7 @@ class Shards(Config):
 
     group_timeout_s: float = Field(60.0, gt=0)
     """Time within which every process of a shared replica must take part in a collective operation; a
-    replica that has lost one is restarted as a whole. On vLLM: time without any progress of a running
-    request, after which the replica is restarted."""
+    replica that has lost one is restarted as a whole. On vLLM: longest time of one step of its processes."""
 
 
 class Sharding(Shards):
@@ -194,6 +203,18 @@ class ReplicaConfig(ModelSection):
     device: Literal["cpu", "cuda"] = "cpu"
     """Device of torch: `cpu` or `cuda`, the first GPU that the process may use."""
 
+    @property
+    def num_processes(self) -> int:
+        """Processes that compute the model."""
+        return 1
+
+    @property
+    def batch_tokens(self) -> int:
+        """Token rows of one forward; the default becomes larger on a GPU, where rows cost little."""
+        if self.max_batch_tokens != PREFILL_TOKENS or self.device == "cpu":
+            return self.max_batch_tokens
+        return min(_MOST_BATCH_TOKENS, self.max_sequences * VERIFIED_TOKENS + PREFILL_TOKENS)
+
 
 class VllmConfig(VllmSection, ReplicaConfig):
     """Everything that vLLM is started with."""
@@ -207,13 +228,6 @@ class ModelConfig(BuiltinSection, ReplicaConfig):
 
     simulated: SimulatedConfig | None = None
     """Parameters of a simulated model, such as `{base_s: 0.02}`, instead of `model`."""
-
-    @property
-    def batch_tokens(self) -> int:
-        """Token rows of one forward; the default becomes larger on a GPU, where rows cost little."""
-        if self.max_batch_tokens != PREFILL_TOKENS or self.device == "cpu":
-            return self.max_batch_tokens
-        return min(_MOST_BATCH_TOKENS, self.max_sequences * VERIFIED_TOKENS + PREFILL_TOKENS)
 
     @property
     def fixed_kv_tokens(self) -> int:

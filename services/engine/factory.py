@@ -8,7 +8,7 @@ from fly.clock import Clock, SystemClock
 from fly.messages import VERIFIED_TOKENS, ForwardCosts
 from services.common.model_source import model_folder
 from services.engine.base import Keepalive, Runner, Scorer
-from services.engine.config import AUTO, ModelConfig, StartFollowers
+from services.engine.config import AUTO, ModelConfig, ReplicaConfig, StartFollowers, VllmConfig
 from services.engine.engine import Engine
 from services.engine.grammars import EngineGrammars
 from services.engine.loading.light_start import light_start
@@ -21,7 +21,9 @@ logger = logging.getLogger(__name__)
 
 
 def build_engine(
-    config: ModelConfig, clock: Clock | None = None, start_followers: StartFollowers | None = None
+    config: ModelConfig | VllmConfig,
+    clock: Clock | None = None,
+    start_followers: StartFollowers | None = None,
 ) -> Engine:
     """Return an engine, loaded but not started.
 
@@ -29,9 +31,10 @@ def build_engine(
     shared model, which this process leads.
 
     Raises:
+        ConfigError: An argument of vLLM cannot be used.
         ModelError: The model cannot be served.
     """
-    if config.simulated is not None:
+    if isinstance(config, ModelConfig) and config.simulated is not None:
         simulated = SimulatedRunner(
             config.simulated, config.role, config.max_sequences, config.fixed_kv_tokens
         )
@@ -40,8 +43,15 @@ def build_engine(
     return _engine(config, start_followers)
 
 
-def _load(config: ModelConfig, start_followers: StartFollowers | None) -> tuple[Runner, Keepalive | None]:
+def _load(
+    config: ModelConfig | VllmConfig, start_followers: StartFollowers | None
+) -> tuple[Runner, Keepalive | None]:
     """Load a model into the runner of its configuration, with the keepalive that the runner needs."""
+    if isinstance(config, VllmConfig):
+        from services.engine.vllm.start import load_vllm_runner
+
+        runner = load_vllm_runner(config)
+        return runner, runner
     if config.sharding is not None:
         assert start_followers is not None, "a shared model has followers"
         with light_start(is_whole=False):
@@ -55,7 +65,7 @@ def _load(config: ModelConfig, start_followers: StartFollowers | None) -> tuple[
         return load_runner(config), None
 
 
-def _engine(config: ModelConfig, start_followers: StartFollowers | None) -> Engine:
+def _engine(config: ModelConfig | VllmConfig, start_followers: StartFollowers | None) -> Engine:
     """Return the engine of a model, which reports its measured costs."""
     from services.engine.head.head_scorer import HeadScorer
 
@@ -72,7 +82,7 @@ def _engine(config: ModelConfig, start_followers: StartFollowers | None) -> Engi
     return ThreadEngine(scorer, config, keepalive, _thread_setting(config), grammars)
 
 
-def _thread_setting(config: ModelConfig, threads: int | None = None) -> Callable[[], object]:
+def _thread_setting(config: ReplicaConfig, threads: int | None = None) -> Callable[[], object]:
     """Return a function that gives the thread that calls it the CPU threads of this engine.
 
     NOTE: torch counts them per thread; a new one takes the number that was set last, perhaps by another
@@ -87,9 +97,9 @@ def _thread_setting(config: ModelConfig, threads: int | None = None) -> Callable
     return set_threads
 
 
-def _measured(config: ModelConfig, scorer: Scorer) -> tuple[ModelConfig, ForwardCosts | None]:
+def _measured(config: ReplicaConfig, scorer: Scorer) -> tuple[ReplicaConfig, ForwardCosts | None]:
     """Return the configuration with the fastest number of threads, if it is to be chosen, and the costs."""
-    if config.threads != AUTO or config.sharding is not None or scorer.kv_capacity < VERIFIED_TOKENS:
+    if config.threads != AUTO or config.num_processes > 1 or scorer.kv_capacity < VERIFIED_TOKENS:
         return config, _costs(scorer)
     from services.engine.loading.forward_costs import measure_costs
     from services.engine.loading.threads import fastest_threads

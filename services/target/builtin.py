@@ -1,22 +1,26 @@
-"""The builtin engine as a target: applies steps to its sequences and scores their last positions."""
+"""An engine as a target: applies steps to its sequences and scores their last positions."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fly.messages import Extend, Open, StepTimes, VerifyStep
+from fly.errors import InvalidRequest, refuse
+from fly.limits import check_distributions
+from fly.messages import Extend, Open, Verification, VerifyStep
+from fly.sequence import SequenceUpdate
+from fly.types import SparseDistribution
 from services.common.telemetry.instrumented_stream import VerifySteps
 from services.engine.base import Job, Scores
 from services.engine.engine import Engine
 from services.engine.future import WaitReport
 from services.engine.sequence import EngineSequence
-from services.target.session import Target, TargetSession
 
 
-class BuiltinTarget(Target):
-    """A `TargetEngine` on a running builtin or simulated engine."""
+class BuiltinTarget:
+    """A `TargetEngine` on a running engine, whatever computes its model."""
 
     def __init__(self, engine: Engine) -> None:
-        super().__init__(engine)
+        self.info, self.load = engine.info, engine.load
+        self.failure, self.stop = engine.failure, engine.stop
         self._engine = engine
 
     @asynccontextmanager
@@ -28,22 +32,62 @@ class BuiltinTarget(Target):
             self._engine.close(sequence)
 
 
-class VerifySession(TargetSession):
-    """Runs each step as a job of the engine."""
+class VerifySession:
+    """Applies steps to a sequence, runs each as a job of the engine, and answers with its scores."""
 
     def __init__(self, engine: Engine, sequence: EngineSequence, report: WaitReport | None) -> None:
         """Serve an open sequence; call `report` when a step has to wait for memory."""
-        super().__init__(engine, sequence)
         self._engine = engine
         self._sequence = sequence
         self._report = report
 
-    async def _score(self, step: VerifyStep | Extend) -> tuple[Scores, StepTimes]:
-        self._sequence.apply(step.update)
-        return await self._engine.run_timed(self._job(step), self._sequence.opening.priority, self._report)
+    async def step(self, step: VerifyStep | Extend) -> Verification:
+        """Apply the update of a step; score its drafts, or decode after it."""
+        _check(step)
+        sequence, opening = self._sequence, self._sequence.opening
+        sequence.apply(step.update)
+        scores, times = await self._engine.run_timed(self._job(step), opening.priority, self._report)
+        without_entropies = opening.without_entropies or (isinstance(step, Extend) and step.without_entropies)
+        return Verification(
+            step_id=step.update.step_id,
+            choices=scores.choices,
+            entropies=() if without_entropies else scores.entropies,
+            excluded_drafts=frozenset(
+                index for index, is_excluded in enumerate(scores.excluded) if is_excluded
+            ),
+            logprobs=scores.logprobs,
+            gaps=scores.gaps[:-1],
+            times=times,
+            load=self._engine.load(),
+        )
+
+    async def finish(self, last: SequenceUpdate) -> None:
+        """Do nothing: a target stores nothing of finished sequences."""
+        return
 
     def _job(self, step: VerifyStep | Extend) -> Job[Scores]:
         """Return the work of a step whose update is applied."""
         if isinstance(step, Extend):
             return self._sequence.decode(step.max_tokens, step.without_entropies)
         return self._sequence.score(step.num_drafts + 1, self._proposals(step))
+
+    def _proposals(self, step: VerifyStep) -> tuple[SparseDistribution, ...]:
+        """Return the distributions of the drafts, if the sequence's coupling needs them."""
+        if not self._sequence.opening.sampling.needs_distributions:
+            return ()
+        tokens = self._sequence.tokens
+        drafts = tokens.ids[len(tokens) - step.num_drafts :]
+        refuse(check_distributions(step.distributions, drafts, self._engine.info.vocab_size))
+        return step.distributions
+
+
+def _check(step: VerifyStep | Extend) -> None:
+    """Raise `InvalidRequest` if a step has nothing to score, before its update is applied."""
+    length = step.update.keep + len(step.update.tokens)
+    if isinstance(step, VerifyStep):
+        if step.num_drafts >= length:
+            raise InvalidRequest.of("num_drafts", f"is {step.num_drafts}, must be below {length}, the length")
+    elif step.max_tokens < 1 or length < 1:
+        raise InvalidRequest.of(
+            "max_tokens", f"is {step.max_tokens} after {length} tokens, both must be at least 1"
+        )

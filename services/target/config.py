@@ -25,6 +25,10 @@ class TargetConfig(TargetSection, ModelConfig, ServeSection):
     """Tier of the service."""
 
     @property
+    def num_processes(self) -> int:
+        return self.shards
+
+    @property
     def sharding(self) -> Sharding | None:
         return self if self.shards > 1 else None
 

@@ -22,7 +22,7 @@ from services.engine.interface import TargetEngine
 from services.engine.metrics import EngineMetrics
 from services.engine.sharding.follower import spawn_followers
 from services.target.builtin import BuiltinTarget
-from services.target.config import AnyTargetConfig, VllmTargetConfig
+from services.target.config import AnyTargetConfig, TargetConfig
 
 
 class TargetMetrics(EngineMetrics[Verification]):
@@ -85,13 +85,9 @@ async def create_host(config: AnyTargetConfig, start_followers: StartFollowers |
 
 
 async def _start_engine(config: AnyTargetConfig, start_followers: StartFollowers | None) -> TargetEngine:
-    if isinstance(config, VllmTargetConfig):
-        from services.engine.vllm.engine import start_engine
-        from services.target.vllm import VllmTarget
-
-        return VllmTarget(await start_engine(config, config.group_timeout_s))
-    followers = start_followers or spawn_followers(config)
-    engine = await in_daemon_thread(lambda: build_engine(config, None, followers))
+    if start_followers is None and isinstance(config, TargetConfig):
+        start_followers = spawn_followers(config)
+    engine = await in_daemon_thread(lambda: build_engine(config, None, start_followers))
     await engine.start()
     return BuiltinTarget(engine)
 

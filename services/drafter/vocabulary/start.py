@@ -5,7 +5,7 @@ import logging
 from fly.errors import ConfigError
 from services.common.model_source import model_folder
 from services.common.token_map import token_map_hash
-from services.drafter.config import DrafterConfig
+from services.drafter.config import AnyDrafterConfig
 from services.drafter.vocabulary.mapping import VocabularyMap
 from services.drafter.vocabulary.session import MappedDrafter
 from services.engine.interface import DrafterEngine
@@ -13,7 +13,7 @@ from services.engine.interface import DrafterEngine
 logger = logging.getLogger(__name__)
 
 
-def map_vocabulary(engine: DrafterEngine, config: DrafterConfig) -> DrafterEngine:
+def map_vocabulary(engine: DrafterEngine, config: AnyDrafterConfig) -> DrafterEngine:
     """Return a drafter for the target of the configuration: the engine itself if their token maps are equal.
 
     Raises:

@@ -154,12 +154,17 @@ def _run(
     return computed.float(), expected, batch.windows
 
 
+def difference_of(computed: Tensor, expected: Tensor, dtype: torch.dtype) -> float:
+    """Return the largest difference in the rows that must be close, relative to the largest logit."""
+    gaps = (computed - expected).abs().amax(-1) / expected.abs().max()
+    gaps = gaps.nan_to_num(nan=float("inf")).sort().values
+    return gaps[math.ceil(_CLOSE_SHARE[dtype] * len(gaps)) - 1].item()
+
+
 def _compare(
     computed: Tensor, expected: Tensor, dtype: torch.dtype, windows: frozenset[int | None]
 ) -> Comparison:
-    scale = expected.abs().max()
-    gaps = ((computed - expected).abs().amax(-1) / scale).nan_to_num(nan=float("inf")).sort().values
-    difference = gaps[math.ceil(_CLOSE_SHARE[dtype] * len(gaps)) - 1].item()
+    scale, difference = expected.abs().max(), difference_of(computed, expected, dtype)
     top = expected.topk(2).values
     is_clear = top[:, 0] - top[:, 1] > 2 * TOLERANCE[dtype] * scale
     is_same = computed.argmax(-1) == expected.argmax(-1)

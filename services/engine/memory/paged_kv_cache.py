@@ -26,22 +26,28 @@ class BlockAllocator:
     A slot that is about to write into shared blocks gets copies of its own first (copy on write).
 
     Attributes:
+        block_tokens: Token positions of a block.
         kv_capacity: Token positions in total, in whole blocks.
     """
 
     def __init__(
-        self, kv_tokens: int, max_sequences: int, copy_block: Callable[[Block, Block], None]
+        self,
+        kv_tokens: int,
+        max_sequences: int,
+        copy_block: Callable[[Block, Block], None],
+        block_tokens: int = BLOCK_TOKENS,
     ) -> None:
         """Create an empty allocator; `copy_block(source, target)` copies the contents of a block.
 
         Raises:
             ConfigError: `kv_tokens` is less than one block.
         """
-        if kv_tokens < BLOCK_TOKENS:
-            raise ConfigError(f"kv_tokens is {kv_tokens}, must be at least {BLOCK_TOKENS} (one block)")
-        num_blocks = kv_tokens // BLOCK_TOKENS
+        if kv_tokens < block_tokens:
+            raise ConfigError(f"kv_tokens is {kv_tokens}, must be at least {block_tokens} (one block)")
+        num_blocks = kv_tokens // block_tokens
+        self.block_tokens = block_tokens
         self.max_sequences = max_sequences
-        self.kv_capacity = num_blocks * BLOCK_TOKENS
+        self.kv_capacity = num_blocks * block_tokens
         self._copy_block = copy_block
         self._tables: dict[KvSlot, tuple[Block, ...]] = {}
         self._retired: set[KvSlot] = set()
@@ -56,12 +62,12 @@ class BlockAllocator:
     @property
     def kv_used(self) -> int:
         """Token positions of all blocks in use."""
-        return len(self._references) * BLOCK_TOKENS
+        return len(self._references) * self.block_tokens
 
     @property
     def kv_cached(self) -> int:
         """Token positions of the blocks that only retired slots hold."""
-        return (len(self._references) - len(self._open_references)) * BLOCK_TOKENS
+        return (len(self._references) - len(self._open_references)) * self.block_tokens
 
     def table(self, slot: KvSlot) -> tuple[Block, ...]:
         """Return the slot's blocks in order; a new tuple after every change."""
@@ -69,25 +75,25 @@ class BlockAllocator:
 
     def reserved(self, slot: KvSlot) -> int:
         """As `KvAllocator`."""
-        return len(self._tables[slot]) * BLOCK_TOKENS
+        return len(self._tables[slot]) * self.block_tokens
 
     def allocate(self, num_tokens: int) -> KvSlot | None:
         """As `KvAllocator`."""
         if len(self._tables) - len(self._retired) >= self.max_sequences:
             return None
-        if _num_blocks(num_tokens) > len(self._free):
+        if self._num_blocks(num_tokens) > len(self._free):
             return None
         slot = self._free_slots.pop() if self._free_slots else len(self._tables)
-        self._tables[slot] = self._take(_num_blocks(num_tokens))
+        self._tables[slot] = self._take(self._num_blocks(num_tokens))
         return slot
 
     def resize(self, slot: KvSlot, num_tokens: int, start: int | None = None) -> bool:
         """As `KvAllocator`; afterwards all blocks from position `start` on belong to this slot alone."""
-        table, length = self._tables[slot], _num_blocks(num_tokens)
+        table, length = self._tables[slot], self._num_blocks(num_tokens)
         if length == 0:
             self._replace(slot, ())
             return True
-        first = len(table) if start is None else start // BLOCK_TOKENS
+        first = len(table) if start is None else start // self.block_tokens
         shared = [
             index for index in range(first, min(len(table), length)) if self._references[table[index]] > 1
         ]
@@ -102,7 +108,7 @@ class BlockAllocator:
 
     def copy_prefix(self, source: KvSlot, slot: KvSlot, num_tokens: int) -> bool:
         """As `KvAllocator`: share whole blocks, all of them, and copy the last one if it is partly filled."""
-        num_shared, rest = divmod(num_tokens, BLOCK_TOKENS)
+        num_shared, rest = divmod(num_tokens, self.block_tokens)
         if rest and not self._free:
             return False
         shared, own = self._tables[source], self._tables[slot]
@@ -117,7 +123,7 @@ class BlockAllocator:
 
     def retire(self, slot: KvSlot, num_tokens: int) -> None:
         """As `KvAllocator`; frees the blocks beyond `num_tokens`."""
-        self._replace(slot, self._tables[slot][: _num_blocks(num_tokens)])
+        self._replace(slot, self._tables[slot][: self._num_blocks(num_tokens)])
         self._retired.add(slot)
         _subtract(self._open_references, self._tables[slot])
 
@@ -133,7 +139,7 @@ class BlockAllocator:
         table = list(self._tables[slot])
         for index in indices:
             (own,) = self._take(1)
-            if index * BLOCK_TOKENS < start:
+            if index * self.block_tokens < start:
                 self._copy_block(table[index], own)
             self._release((table[index],))
             table[index] = own
@@ -159,6 +165,9 @@ class BlockAllocator:
             _subtract(self._open_references, blocks)
         self._free += _subtract(self._references, blocks)
 
+    def _num_blocks(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_tokens)
+
 
 def _subtract(references: Counter[Block], blocks: Iterable[Block]) -> list[Block]:
     """Decrease the reference counts of `blocks`; remove and return those that reach 0."""
@@ -169,10 +178,6 @@ def _subtract(references: Counter[Block], blocks: Iterable[Block]) -> list[Block
             del references[block]
             unused.append(block)
     return unused
-
-
-def _num_blocks(num_tokens: int) -> int:
-    return -(-num_tokens // BLOCK_TOKENS)
 
 
 class PagedKvCache(BlockAllocator):

@@ -1,1 +1,1 @@
-"""vLLM as an engine: scoring requests, ordinary generation, places; vLLM is imported only when one starts."""
+"""The runner of vLLM: its workers driven by our core; vLLM is imported only when one starts."""

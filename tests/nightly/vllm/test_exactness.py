@@ -6,7 +6,7 @@ from transformers import LlamaForCausalLM
 from demo.tasks import Task
 from fly.request import SamplingParams
 from fly.response import Response
-from fly.types import Coupling, Mode
+from fly.types import Mode
 from flyserve import DraftLength, SpeculationParams
 from tests.support.comparison import (
     GREEDY,
@@ -16,7 +16,6 @@ from tests.support.comparison import (
     gap_after,
     ids_of,
     prompt_ids,
-    responses,
 )
 from tests.support.processes import Deployment
 
@@ -79,10 +78,3 @@ def test_sampled_responses_are_those_of_the_builtin_engine(
     router: str, expected: Expected, speculation: SpeculationParams
 ) -> None:
     expected.assert_equals(router, speculation, SamplingParams(temperature=0.8, top_k=20, top_p=0.95))
-
-
-def test_drafts_are_judged_by_rejection_sampling(router: str, problems: list[Task]) -> None:
-    sampling = SamplingParams(temperature=0.8, top_k=20, coupling=Coupling.REJECTION)
-    first = responses(router, problems[:4], EXACT, sampling)
-    assert first == responses(router, problems[:4], EXACT, sampling)
-    assert all(first)

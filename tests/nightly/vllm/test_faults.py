@@ -19,6 +19,7 @@ from tests.support.processes import ROOT, TARGET_MODEL, ServiceProcess, router_o
 
 EXACT = SpeculationParams(mode=Mode.EXACT)
 STREAMS, MAX_NEW_TOKENS, GONE_WITHIN_S = 8, 96, 240
+SHARED = ("--shards", "2")
 
 
 @pytest.fixture(scope="module")
@@ -53,36 +54,36 @@ def streams(address: str, problems: list[Task], disturb: Callable[[], None]) -> 
         return list(pool.map(respond, range(STREAMS)))
 
 
-@pytest.mark.parametrize("victim", ["service", "engine"])
+@pytest.mark.parametrize("victim", ["service", "worker"])
 def test_a_target_that_is_killed_changes_no_response(
     deployment: tuple[ServiceProcess, list[ServiceProcess]], problems: list[Task], victim: str
 ) -> None:
     router, (first, _) = deployment
     expected = streams(router.address, problems, lambda: None)
-    with vllm_service("target", TARGET_MODEL) as doomed, router_of([first, doomed]) as pair:
+    with vllm_service("target", TARGET_MODEL, *SHARED) as doomed, router_of([first, doomed]) as pair:
         started = descendants(doomed)
         assert started
         processes = [*started, psutil.Process(doomed.process.pid)]
-        killed = processes[-1] if victim == "service" else engine_of(doomed)
+        killed = processes[-1] if victim == "service" else worker_of(doomed)
         found = streams(pair.address, problems, killed.kill)
         assert found == expected
         assert doomed.process.wait(GONE_WITHIN_S) != 0
         assert_gone(started)
 
 
-def engine_of(service: ServiceProcess) -> psutil.Process:
-    """Return the process of vLLM's engine: the child that holds the model."""
+def worker_of(service: ServiceProcess) -> psutil.Process:
+    """Return a process of vLLM: a child that holds a part of the model."""
     children = psutil.Process(service.process.pid).children()
     return max(children, key=lambda child: int(child.memory_info().rss))
 
 
-def test_an_engine_that_hangs_ends_its_service() -> None:
+def test_a_worker_that_hangs_ends_its_service() -> None:
     with (
-        vllm_service("target", TARGET_MODEL, "--group-timeout-s", "4") as doomed,
+        vllm_service("target", TARGET_MODEL, *SHARED, "--group-timeout-s", "4") as doomed,
         router_of([doomed]) as router,
     ):
-        started, engine = descendants(doomed), engine_of(doomed)
-        engine.suspend()
+        started = descendants(doomed)
+        worker_of(doomed).suspend()
         with Client(router.address) as client, ThreadPoolExecutor(1) as pool:
             request = pool.submit(client.generate, "1", 4, speculation=EXACT)
             assert doomed.process.wait(GONE_WITHIN_S) == 1

@@ -22,8 +22,11 @@ def vllm_python() -> str:
 
 @contextmanager
 def vllm_deployment(num_targets: int) -> Iterator[tuple[ServiceProcess, list[ServiceProcess]]]:
-    """Start the demo pair on vLLM; yield the router and the targets."""
+    """Start the demo pair on vLLM, with every level of drafting; yield the router and the targets."""
     with ExitStack() as stack, ThreadPoolExecutor() as pool:
-        tiers = [("drafter", DRAFTER_MODEL), *[("target", TARGET_MODEL)] * num_targets]
+        sub_drafter = stack.enter_context(service("services.lookup"))
+        levels = ("--sub-drafter", sub_drafter.address, "--draft-ahead", "on")
+        tiers: list[tuple[str, Path, *tuple[str, ...]]] = [("drafter", DRAFTER_MODEL, *levels)]
+        tiers += [("target", TARGET_MODEL)] * num_targets
         drafter, *targets = pool.map(lambda tier: stack.enter_context(vllm_service(*tier)), tiers)
         yield stack.enter_context(router_of(targets, drafter)), targets

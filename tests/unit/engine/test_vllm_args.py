@@ -7,13 +7,13 @@ from fly.errors import ConfigError
 from services.common.config import parse
 from services.drafter.config import VllmDrafterConfig
 from services.engine.config import VllmConfig
-from services.engine.vllm_args import RESERVED, engine_arguments, environment, num_workers
+from services.engine.vllm_args import RESERVED, engine_arguments, environment
 from services.target.config import VllmTargetConfig
 
 KNOWN = {
     *RESERVED,
-    *("quantization", "dtype", "seed", "max_num_batched_tokens", "max_logprobs", "logprobs_mode"),
-    *("enable_prefix_caching", "pipeline_parallel_size", "kv_cache_memory_bytes", "gpu_memory_utilization"),
+    *("quantization", "dtype", "seed", "pipeline_parallel_size"),
+    *("kv_cache_memory_bytes", "gpu_memory_utilization"),
 }
 
 
@@ -33,34 +33,30 @@ def test_the_keys_of_a_replica_become_arguments() -> None:
         "dtype": "float32",
         "max_num_seqs": 128,
         "max_num_batched_tokens": 4096,
-        "max_logprobs": 128,
         "tensor_parallel_size": 4,
         "distributed_executor_backend": "mp",
-        "enable_prefix_caching": True,
-        "scheduling_policy": "priority",
     }
 
 
-def test_a_drafter_runs_in_one_process_and_vllm_chooses_its_token_budget() -> None:
-    drafter = parse(VllmDrafterConfig, {"model": "/m/small", "engine": "vllm"}, "drafter")
-    arguments = arguments_of(drafter)
+@pytest.mark.parametrize(("device", "rows"), [("cpu", 512), ("cuda", 512 + 64 * 16)])
+def test_a_drafter_runs_inside_its_process_with_the_rows_of_its_scheduler(device: str, rows: int) -> None:
+    keys = {"model": "/m/small", "engine": "vllm", "device": device}
+    arguments = arguments_of(parse(VllmDrafterConfig, keys, "drafter"))
     assert arguments["tensor_parallel_size"] == 1
-    assert "max_num_batched_tokens" not in arguments
+    assert arguments["max_num_batched_tokens"] == rows
     assert arguments["distributed_executor_backend"].endswith(".UniProcExecutor")
-    on_gpu = parse(VllmDrafterConfig, {"model": "/m/small", "engine": "vllm", "device": "cuda"}, "drafter")
-    assert "distributed_executor_backend" not in arguments_of(on_gpu)
 
 
 def test_other_arguments_arrive_and_override_what_follows_from_the_keys() -> None:
-    more = {"quantization": "fp8", "dtype": "auto", "max_num_batched_tokens": 8192, "max_logprobs": -1}
-    arguments = arguments_of(target(max_batch_tokens=1024, engine_args=more))
+    more = {"quantization": "fp8", "dtype": "auto", "seed": 3}
+    arguments = arguments_of(target(engine_args=more))
     assert {name: arguments[name] for name in more} == more
 
 
 def test_a_pipeline_multiplies_the_processes_but_not_the_shards() -> None:
     config = target(shards=4, engine_args={"pipeline_parallel_size": 2})
     arguments = arguments_of(config)
-    assert num_workers(config) == 8
+    assert config.num_processes == 8
     assert (arguments["tensor_parallel_size"], arguments["pipeline_parallel_size"]) == (4, 2)
 
 
@@ -73,9 +69,6 @@ def test_every_reserved_argument_has_a_reason() -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"engine_args": {"enable_prefix_caching": False}}, "enable_prefix_caching: is False: must be true"),
-        ({"engine_args": {"logprobs_mode": "processed_logits"}}, "must be raw_logprobs"),
-        ({"engine_args": {"max_logprobs": 2}}, "max_logprobs: is 2: must be at least 8"),
         ({"engine_args": {"pipeline_parallel_size": "2"}}, "pipeline_parallel_size: is '2': must be an int"),
         ({"engine_args": {"pipeline_parallel_size": True}}, "pipeline_parallel_size: is True"),
     ],
@@ -107,7 +100,7 @@ def test_on_cpus_vllm_neither_compiles_nor_takes_all_memory_unless_it_is_asked_t
 
 def test_every_fault_is_named() -> None:
     with pytest.raises(ConfigError) as error:
-        arguments_of(target(engine_args={"model": "/other", "max_logprobs": 0}))
+        arguments_of(target(engine_args={"model": "/other", "pipeline_parallel_size": 0}))
     assert str(error.value).count(": is ") == 2
 
 

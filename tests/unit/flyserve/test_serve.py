@@ -245,7 +245,6 @@ def test_a_model_larger_than_the_memory_is_rejected_before_it_is_loaded(
     [
         (("absent",), "target.model: no folder absent; a model of the hub is written org/name"),
         (("target", "--draft", "target"), "--draft: is target, the target itself"),
-        (("target", "--draft", "foreign", "--engine", "vllm"), "--draft: the tokens of"),
         (
             ("target", "--sub-draft", "suffix"),
             "--sub-draft: is suffix, which helps a drafter: give --draft too, or only --draft suffix",
@@ -253,10 +252,6 @@ def test_a_model_larger_than_the_memory_is_rejected_before_it_is_loaded(
         (
             ("target", "--draft", "suffix", "--sub-draft", "ngram"),
             "--sub-draft: is ngram, which helps a drafter that runs a model, but --draft is suffix",
-        ),
-        (
-            ("target", "--draft", "drafter", "--sub-draft", "suffix", "--engine", "vllm"),
-            "sub_drafter: has the engine suffix, but drafter.engine is vllm",
         ),
         (
             ("target", "--draft", "drafter", "--sub-draft", "magic"),

@@ -107,11 +107,6 @@ def test_models_are_found_under_the_applications_root_or_on_the_hub(folder: Path
             "target.engine_args.tensor_parallel_size: is 4: cannot be set here: the key shards sets it",
         ),
         (
-            "target: {model: big}\ndrafter: {model: small, engine: vllm}\nsub_drafter: {engine: suffix}",
-            "sub_drafter: has the engine suffix, but drafter.engine is vllm, which uses no sub-drafter: leave"
-            " sub_drafter out, or set drafter.engine: builtin",
-        ),
-        (
             "target: {model: big, engine: vllm, shards: 2, gpus: 0.8}",
             "target.gpus: is 0.8: must be 1 for each of the 2 processes of vLLM",
         ),

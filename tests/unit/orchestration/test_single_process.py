@@ -56,7 +56,7 @@ def unexpected(*_: object) -> None:
             target(autoscaling={"min": 1, "max": 2}),
             "target.autoscaling: one process cannot be scaled",
         ),
-        (target(engine="vllm", gpus=1), "target.engine: is vllm, which starts processes of its own"),
+        (target(engine="vllm", gpus=1), "target.engine: is vllm, which needs a process of its own"),
         (target(shards=2), "target.shards: is 2, each of them a process"),
         (
             target(gpus=1) | drafter(gpus=1),

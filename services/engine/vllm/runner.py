@@ -1,0 +1,110 @@
+"""The runner of vLLM: its workers compute, in blocks of its KV memory that the engine's allocator assigns."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fly.messages import ModelInfo
+from services.engine.base import DelegatedMemoryStats, ForwardInput, KvSlot, RunnerLost
+from services.engine.loading.device import lost_with_device
+from services.engine.memory.paged_kv_cache import Block, BlockAllocator
+from services.engine.vllm.steps import Layout, Row, Step
+from services.engine.vllm.workers import Workers
+
+
+class VllmRunner(DelegatedMemoryStats):
+    """A `Runner` over started workers of vLLM, and its `Keepalive`.
+
+    Attributes:
+        batch_tokens: Most token rows of one step; a larger batch takes several.
+    """
+
+    def __init__(self, info: ModelInfo, workers: Workers, layout: Layout, batch_tokens: int) -> None:
+        self._memory = BlockAllocator(
+            layout.num_blocks * layout.block_tokens, info.max_sequences, self._copy_block, layout.block_tokens
+        )
+        super().__init__(self._memory)
+        self.info = replace(info, kv_capacity=self.kv_capacity)
+        self.batch_tokens = batch_tokens
+        self.allocate, self.resize = self._memory.allocate, self._memory.resize
+        self.copy_prefix = self._memory.copy_prefix
+        self._workers = workers
+        self._copies: list[tuple[Block, Block]] = []
+        self._closed: list[KvSlot] = []
+        self._sent: dict[KvSlot, tuple[Block, ...]] = {}
+
+    def retire(self, slot: KvSlot, num_tokens: int) -> None:
+        self._close(slot)
+        self._memory.retire(slot, num_tokens)
+
+    def free(self, slot: KvSlot) -> None:
+        self._close(slot)
+        self._memory.free(slot)
+
+    @torch.inference_mode()
+    def logits(self, batch: Sequence[ForwardInput]) -> Tensor:
+        with lost_with_device():
+            parts = [self._step(part) for part in _split(batch, self.batch_tokens)]
+            found = [logits for logits in parts if logits is not None]
+            if not found:
+                return torch.empty(0, self.info.vocab_size)
+            return found[0] if len(found) == 1 else torch.cat(found)
+
+    def _step(self, inputs: Sequence[ForwardInput]) -> Tensor | None:
+        rows = [
+            Row(item.slot, item.start, item.tokens, item.num_outputs, self._changed(item.slot))
+            for item in inputs
+        ]
+        step = Step(rows, tuple(self._closed), tuple(self._copies))
+        try:
+            logits = self._workers.compute(step)
+        except RunnerLost:
+            raise
+        except Exception:
+            # NOTE: the workers may know a part of the step, so they learn every sequence again.
+            self._closed += self._sent
+            self._sent.clear()
+            raise
+        self._closed, self._copies = [], []
+        self._sent.update((row.slot, row.table) for row in rows if row.table is not None)
+        return logits
+
+    def _changed(self, slot: KvSlot) -> tuple[Block, ...] | None:
+        table = self._memory.table(slot)
+        return None if self._sent.get(slot) is table else table
+
+    def _close(self, slot: KvSlot) -> None:
+        if self._sent.pop(slot, None) is not None:
+            self._closed.append(slot)
+
+    def _copy_block(self, source: Block, target: Block) -> None:
+        # NOTE: all copies of a step are made at once, so a target may be no source of another one.
+        self._copies = [copy for copy in self._copies if copy[1] != target]
+        if any(copy[1] == source for copy in self._copies):
+            self._workers.compute(Step(copies=tuple(self._copies)))
+            self._copies = []
+        self._copies.append((source, target))
+
+    @property
+    def idle_interval_s(self) -> float:
+        return 1.0
+
+    def on_idle(self) -> None:
+        self._workers.check()
+
+    def close(self) -> None:
+        self._workers.close()
+
+
+def _split(batch: Sequence[ForwardInput], most: int) -> Iterator[Sequence[ForwardInput]]:
+    """Yield the batch, or parts of at most `most` rows if it has more, as a long draft of one sequence."""
+    if sum(len(item.tokens) for item in batch) <= most:
+        yield batch
+        return
+    for item in batch:
+        for first in range(0, len(item.tokens), most):
+            tokens = item.tokens[first : first + most]
+            outputs = max(0, min(len(tokens), first + len(tokens) - item.num_prefill))
+            yield [replace(item, start=item.start + first, tokens=tokens, num_outputs=outputs)]

@@ -1,0 +1,41 @@
+"""Start a runner of vLLM: its workers, the facts of the model, and the check of its steps."""
+
+import logging
+import os
+
+import torch
+
+from services.common.model_source import model_folder
+from services.engine.config import Shards, VllmConfig
+from services.engine.loading.steps_check import check_steps
+from services.engine.vllm.library import load_library
+from services.engine.vllm.model import describe_model
+from services.engine.vllm.runner import VllmRunner
+from services.engine.vllm.workers import Workers
+from services.engine.vllm_args import engine_arguments, environment
+
+logger = logging.getLogger(__name__)
+
+
+def load_vllm_runner(config: VllmConfig) -> VllmRunner:
+    """Load a model into vLLM's workers, and check that they compute steps as one prefill.
+
+    Raises:
+        ConfigError: An argument is unknown, or FlyServe sets it.
+        ModelError: vLLM is missing or lacks a name, it refuses the model or an argument, or its rows differ.
+    """
+    known = load_library(config.device, environment(config, os.environ))
+    torch.set_num_threads(config.num_threads)
+    folder = model_folder(config.model)
+    shards = config if isinstance(config, Shards) else Shards()
+    workers = Workers(engine_arguments(config, folder, known), shards.group_timeout_s)
+    try:
+        layout = workers.prepare(config.resend)
+        info = describe_model(config, folder, workers.config)
+        runner = VllmRunner(info, workers, layout, config.batch_tokens)
+        check_steps(runner)
+    except BaseException:
+        workers.close()
+        raise
+    logger.info("%s: vLLM %s, %d KV positions", info.model_id, info.engine_version, runner.kv_capacity)
+    return runner

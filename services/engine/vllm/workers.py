@@ -1,0 +1,115 @@
+"""vLLM's workers: started by its engine core, whose scheduler stays idle, and called step by step."""
+
+import logging
+from typing import Any
+
+from torch import Tensor
+
+from fly.errors import FlyServeError, ModelError, describe
+from services.engine.base import RunnerLost
+from services.engine.vllm.steps import Layout, Step
+
+logger = logging.getLogger(__name__)
+
+OWN_ARGUMENTS = {
+    "worker_extension_cls": "services.engine.vllm.worker.StepWorker",
+    "async_scheduling": False,
+    "enable_prefix_caching": False,
+    "skip_tokenizer_init": True,
+    "disable_log_stats": True,
+}
+"""Arguments that no configuration changes; all of them are reserved."""
+
+
+class Workers:
+    """The workers of one replica: in this process if it is one, else in processes of their own.
+
+    Attributes:
+        config: vLLM's configuration, as it has settled it for the model and the device.
+    """
+
+    def __init__(self, arguments: dict[str, Any], timeout_s: float) -> None:
+        """Start them: load the model and create the KV memory.
+
+        A step that takes longer than `timeout_s` in other processes has failed.
+
+        Raises:
+            ModelError: vLLM refuses the model or an argument.
+        """
+        self._core = _start_core({**arguments, **OWN_ARGUMENTS})
+        self._executor = self._core.model_executor
+        self.config = self._core.vllm_config
+        parallel = self.config.parallel_config
+        self._is_inside = parallel.world_size == 1
+        # Logits are those of the first rank of the last stage.
+        self._rank = parallel.world_size - parallel.tensor_parallel_size
+        self._timeout_s = timeout_s
+
+    def prepare(self, resends: bool) -> Layout:
+        """Check vLLM's private names in all workers; return the layout of their KV memory.
+
+        Raises:
+            ModelError: A name is missing.
+        """
+        try:
+            layouts: list[Layout] = self._executor.collective_rpc("flyserve_start", args=(resends,))
+        except Exception as error:
+            hint = "" if resends else "; resend: true needs fewer of its names"
+            raise ModelError(f"vLLM {_version()} cannot be driven: {describe(error)}{hint}") from error
+        return min(layouts)
+
+    def compute(self, step: Step) -> Tensor | None:
+        """Compute a step; return the logits of its output rows, None if it has none.
+
+        Raises:
+            RunnerLost: A worker has ended, hangs or failed, so that the others may wait for it.
+        """
+        if self._is_inside:
+            (logits,) = self._executor.collective_rpc("flyserve_step", args=(step, False))
+            return logits  # type: ignore[no-any-return]
+        try:
+            return self._executor.collective_rpc(  # type: ignore[no-any-return]
+                "flyserve_step", self._timeout_s, (step, True), unique_reply_rank=self._rank
+            )
+        except Exception as error:
+            raise RunnerLost(f"a process of vLLM has ended or hangs: {describe(error)}") from error
+
+    def check(self) -> None:
+        """Raise `RunnerLost` if a worker has ended."""
+        if getattr(self._executor, "is_failed", False):
+            raise RunnerLost("a process of vLLM has ended")
+
+    def close(self) -> None:
+        """End the workers; never raises."""
+        try:
+            self._core.shutdown()
+        except Exception:
+            logger.exception("vLLM's workers could not be ended")
+
+
+def _start_core(arguments: dict[str, Any]) -> Any:
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.v1.engine.core import EngineCore
+    from vllm.v1.executor.abstract import Executor
+
+    try:
+        config = EngineArgs(**arguments).create_engine_config()
+        return EngineCore(config, Executor.get_class(config), log_stats=False)
+    except FlyServeError:
+        raise
+    except Exception as error:  # vLLM and its libraries raise many types here
+        raise ModelError(f"vLLM rejects {arguments['model']}: {_reason(error)}") from error
+
+
+def _reason(error: BaseException) -> str:
+    """Return one line: a validation error of pydantic has its reason behind the first one."""
+    reasons = getattr(error, "errors", None)
+    if callable(reasons) and (found := reasons()):
+        return "; ".join(str(each.get("msg", each)) for each in found)
+    return describe(error)
+
+
+def _version() -> str:
+    import vllm
+
+    return str(vllm.__version__)

@@ -1,0 +1,171 @@
+"""vLLM's runner over workers that only remember tokens: blocks, copies, long rows, and steps that fail."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fly.errors import ModelError
+from fly.messages import ModelInfo, Role
+from fly.request import SamplingParams
+from services.engine.base import ForwardInput, RunnerLost
+from services.engine.loading.steps_check import check_steps
+from services.engine.vllm.runner import VllmRunner
+from services.engine.vllm.steps import Layout, Step
+
+BLOCK, VOCAB = 4, 97
+Ids = list[int]
+
+
+class TokenWorkers:
+    """Workers whose KV memory holds token ids; a row's logits depend on all tokens before it."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self.blocks = [[-1] * BLOCK for _ in range(num_blocks)]
+        self.tables: dict[int, Sequence[int]] = {}
+        self.most_rows = 0
+        self.failures: list[Exception] = []
+
+    def compute(self, step: Step) -> torch.Tensor | None:
+        for slot in step.closed:
+            self.tables.pop(slot, None)
+        for target, content in [(target, [*self.blocks[source]]) for source, target in step.copies]:
+            self.blocks[target] = content
+        self.most_rows = max(self.most_rows, sum(len(row.tokens) for row in step.rows))
+        rows = []
+        for row in step.rows:
+            table = self.tables[row.slot] = self.tables[row.slot] if row.table is None else row.table
+            for position, token in enumerate(row.tokens, start=row.start):
+                self.blocks[table[position // BLOCK]][position % BLOCK] = token
+            if self.failures:
+                raise self.failures.pop()
+            tokens = [self.blocks[table[place // BLOCK]][place % BLOCK] for place in range(row.end)]
+            rows += [logits_after(tokens[:end]) for end in range(row.end - row.num_outputs + 1, row.end + 1)]
+        return torch.stack(rows) if rows else None
+
+    def check(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def logits_after(tokens: Ids) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(hash(tuple(tokens)) % 2**60)
+    return torch.rand(VOCAB, generator=generator)
+
+
+def runner_of(
+    workers: Any, max_sequences: int = 4, num_blocks: int = 64, batch_tokens: int = 512
+) -> VllmRunner:
+    info = ModelInfo(Role.TARGET, "m", "", "", "", VOCAB, 200, "float32", 1, 0, "", max_sequences)
+    return VllmRunner(info, workers, Layout(num_blocks, 1, BLOCK), batch_tokens)
+
+
+def item(slot: int, ids: Ids, start: int, outputs: int) -> ForwardInput:
+    return ForwardInput(slot, start, ids[start:], outputs, SamplingParams(), 0, ids)
+
+
+@pytest.mark.parametrize("max_sequences", [1, 2])
+def test_the_check_at_start_passes_and_leaves_nothing(max_sequences: int) -> None:
+    runner = runner_of(TokenWorkers(64), max_sequences)
+    check_steps(runner)
+    assert (runner.kv_used, runner.kv_cached) == (0, 0)
+
+
+@pytest.mark.parametrize("fault", ["copies", "start", "table"])
+def test_the_check_at_start_finds_a_step_with_another_meaning(fault: str) -> None:
+    class Changed(TokenWorkers):
+        def compute(self, step: Step) -> torch.Tensor | None:
+            if fault == "copies":
+                return super().compute(step._replace(copies=()))
+            if fault == "start":  # a roll-back is ignored
+                return super().compute(
+                    step._replace(rows=[row._replace(start=self.later(row)) for row in step.rows])
+                )
+            kept = [row._replace(table=self.tables.get(row.slot, row.table)) for row in step.rows]
+            return super().compute(step._replace(rows=kept))
+
+        def later(self, row: Any) -> int:
+            ends[row.slot] = row.start if row.start == 0 else max(row.start, ends.get(row.slot, 0))
+            start, ends[row.slot] = ends[row.slot], ends[row.slot] + len(row.tokens)
+            return min(start, row.start + 1)
+
+    ends: dict[int, int] = {}
+    with pytest.raises(ModelError, match=r"its rows computed step by step differ|cannot be computed step by"):
+        check_steps(runner_of(Changed(64)))
+
+
+ACTIONS = st.tuples(
+    st.sampled_from(["extend", "extend", "extend", "share", "close", "retire", "preempt", "fail"]),
+    st.integers(0, 7),
+    st.integers(0, 11),
+    st.integers(1, 9),
+)
+
+
+@given(actions=st.lists(ACTIONS, max_size=40), batch_tokens=st.sampled_from([3, 512]))
+@settings(max_examples=60, deadline=None)
+def test_every_row_sees_its_own_tokens_whatever_happened_before(
+    actions: list[tuple[str, int, int, int]], batch_tokens: int
+) -> None:
+    workers = TokenWorkers(24)
+    runner = runner_of(workers, num_blocks=24, batch_tokens=batch_tokens)
+    open_ids: dict[int, Ids] = {}
+    cached: dict[int, Ids] = {}
+    for number, (name, which, back, count) in enumerate(actions):
+        slots = sorted(open_ids)
+        slot = slots[which % len(slots)] if slots else None
+        if name == "share" or slot is None:
+            sources = {**open_ids, **cached}
+            if (new := runner.allocate(0)) is None:
+                continue
+            open_ids[new] = []
+            if sources:
+                source = sorted(sources)[which % len(sources)]
+                ids = sources[source][: max(0, len(sources[source]) - back)]
+                if ids and runner.copy_prefix(source, new, len(ids)):
+                    open_ids[new] = ids
+        elif name == "close":
+            runner.free(slot)
+            del open_ids[slot]
+        elif name == "retire":
+            cached[slot] = open_ids.pop(slot)
+            runner.retire(slot, len(cached[slot]))
+        elif name == "preempt":
+            runner.resize(slot, 0)
+            open_ids[slot] = []
+        else:
+            ids = open_ids[slot]
+            start = max(0, len(ids) - back)
+            ids = ids[:start] + [(31 * number + 7 * place) % VOCAB for place in range(count)]
+            if not runner.resize(slot, len(ids), start):
+                continue
+            work = [item(slot, ids, start, min(count, 1 + back))]
+            if name == "fail":
+                workers.failures = [ValueError("out of memory")]
+                with pytest.raises(ValueError, match="out of memory"):
+                    runner.logits(work)
+            open_ids[slot] = ids
+            outputs = work[0].num_outputs
+            expected = [logits_after(ids[:end]) for end in range(len(ids) - outputs + 1, len(ids) + 1)]
+            assert torch.equal(runner.logits(work), torch.stack(expected))
+    assert workers.most_rows <= batch_tokens
+
+
+def test_a_batch_without_outputs_has_no_logits() -> None:
+    runner = runner_of(TokenWorkers(8), num_blocks=8)
+    slot = runner.allocate(8)
+    assert slot is not None
+    assert runner.logits([item(slot, [1, 2, 3], 0, 0)]).shape == (0, VOCAB)
+
+
+def test_a_lost_worker_is_reported_as_it_is() -> None:
+    workers = TokenWorkers(8)
+    runner = runner_of(workers, num_blocks=8)
+    slot = runner.allocate(8)
+    assert slot is not None
+    workers.failures = [RunnerLost("a process of vLLM has ended")]
+    with pytest.raises(RunnerLost, match="has ended"):
+        runner.logits([item(slot, [1, 2, 3], 0, 1)])
