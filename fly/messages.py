@@ -63,6 +63,8 @@ class ModelInfo:
         row_invariant: A position has the same bits whatever it is computed with, by a check at load.
         kernels: Hash of the kernels that compute it; replicas with the same weights, kernels and row
             invariance return the same bits.
+        plain_only: Reason why the model decodes one token after another alone, and no draft can be verified;
+            empty if drafts can.
     """
 
     role: Role
@@ -86,6 +88,7 @@ class ModelInfo:
     vocabulary_overlap: float = 0.0
     row_invariant: bool = False
     kernels: str = ""
+    plain_only: str = ""
 
     @property
     def looks_up(self) -> bool:

@@ -64,6 +64,9 @@ def prepare(
         violations += islice(further, MOST_VIOLATIONS)
     refuse(violations)
     prepared = replace(_complete(request, prompt_ids, tokenizer.eos_ids, target, config), grammar=grammar)
+    if target.plain_only and prepared.plan.drafts:
+        found = f"is {prepared.plan.mode.value}, must be plain for {target.model_id}"
+        raise InvalidRequest.of("speculation.mode", f"{found}: {target.plain_only}")
     if not request.prediction:
         return prepared
     if not prepared.plan.drafts:

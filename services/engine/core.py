@@ -293,7 +293,7 @@ class EngineCore:
             vocab_size=self._scorer.info.vocab_size,
             context_length=self.context_length,
             chunk_tokens=self._chunk_tokens,
-            prefix_cache=self._kv,
+            prefix_cache=None if self._scorer.info.plain_only else self._kv,
         )
 
     def _collect(self) -> None:

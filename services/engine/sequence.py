@@ -45,8 +45,9 @@ class EngineSequence(ReplicatedSequence):
         vocab_size: int,
         context_length: int,
         chunk_tokens: int,
-        prefix_cache: PrefixCache = NULL_PREFIX_CACHE,
+        prefix_cache: PrefixCache | None = NULL_PREFIX_CACHE,
     ) -> None:
+        """Start an empty sequence; without a prefix cache its state neither rolls back nor is shared."""
         super().__init__(vocab_size, context_length)
         self.opening = opening
         self.grammar: TokenGrammar | None = None
@@ -54,7 +55,8 @@ class EngineSequence(ReplicatedSequence):
         self.opened: EngineFuture | None = None
         self.admission: int | None = None
         self._chunk_tokens = chunk_tokens
-        self._prefix_cache = prefix_cache
+        self._prefix_cache = NULL_PREFIX_CACHE if prefix_cache is None else prefix_cache
+        self._rolls_back = prefix_cache is not None
         self._chain = BlockChain(opening.cache_salt)
         # NOTE: only the engine's thread sets `_num_computed`, and only the owner, or its job, lowers
         # `_num_unchanged`: the engine may take the memory while the owner applies an update.
@@ -117,7 +119,8 @@ class EngineSequence(ReplicatedSequence):
                 "tokens",
                 f"are {len(self.tokens)}, must be at most {self._context_length}, the context length",
             )
-        self._num_computed, self._num_unchanged = self.num_computed, len(self.tokens)
+        is_kept = self._rolls_back or self.num_computed == self._num_computed
+        self._num_computed, self._num_unchanged = self.num_computed if is_kept else 0, len(self.tokens)
         outputs = _Outputs(
             num_outputs, proposals, is_proposing, without_entropies or self.opening.without_entropies
         )
@@ -149,6 +152,10 @@ class EngineSequence(ReplicatedSequence):
         """Return the next chunk of the tokens without KV; the last one includes the outputs."""
         end = len(self.tokens)
         first_output = end - outputs.number
+        if not self._rolls_back:
+            # One further row, or all of them again.
+            start = end - 1 if outputs.number == 1 and self._num_computed == end - 1 else 0
+            return self._forward_input((), start, end, outputs)
         blocks = self._reuse_prefix(first_output)
         start = min(self._num_computed, first_output)
         if end - start > self._chunk_tokens and start < first_output:

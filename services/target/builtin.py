@@ -43,7 +43,7 @@ class VerifySession:
 
     async def step(self, step: VerifyStep | Extend) -> Verification:
         """Apply the update of a step; score its drafts, or decode after it."""
-        _check(step)
+        _check(step, self._engine.info.plain_only)
         sequence, opening = self._sequence, self._sequence.opening
         sequence.apply(step.update)
         scores, times = await self._engine.run_timed(self._job(step), opening.priority, self._report)
@@ -81,10 +81,12 @@ class VerifySession:
         return step.distributions
 
 
-def _check(step: VerifyStep | Extend) -> None:
-    """Raise `InvalidRequest` if a step has nothing to score, before its update is applied."""
+def _check(step: VerifyStep | Extend, plain_only: str) -> None:
+    """Raise `InvalidRequest` if a step cannot be scored, before its update is applied."""
     length = step.update.keep + len(step.update.tokens)
     if isinstance(step, VerifyStep):
+        if step.num_drafts and plain_only:
+            raise InvalidRequest.of("num_drafts", f"is {step.num_drafts}, must be 0: {plain_only}")
         if step.num_drafts >= length:
             raise InvalidRequest.of("num_drafts", f"is {step.num_drafts}, must be below {length}, the length")
     elif step.max_tokens < 1 or length < 1:

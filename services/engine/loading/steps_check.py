@@ -45,6 +45,11 @@ def _compute(runner: Runner) -> Iterator[_Found]:
     first, second = (_Sequence(runner, ids) for ids in drawn.tolist())
     quarter, half = length // 4, length // 2
     slot = _allocate(runner, length)
+    if info.plain_only:
+        yield first.step(slot, 0, half, 1)
+        for end in range(half + 1, length + 1):
+            yield first.step(slot, end - 1, end)
+        return runner.free(slot)
     yield first.step(slot, 0, quarter, 1)
     first.step(slot, quarter, half, quarter, shift=1)
     yield first.step(slot, quarter + 1, half + 3)

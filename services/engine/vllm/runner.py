@@ -26,7 +26,7 @@ class VllmRunner(DelegatedMemoryStats):
             layout.num_blocks * layout.block_tokens, info.max_sequences, self._copy_block, layout.block_tokens
         )
         super().__init__(self._memory)
-        self.info = replace(info, kv_capacity=self.kv_capacity)
+        self.info = replace(info, kv_capacity=self.kv_capacity, plain_only=layout.plain_only)
         self.batch_tokens = batch_tokens
         self.allocate, self.resize = self._memory.allocate, self._memory.resize
         self.copy_prefix = self._memory.copy_prefix

@@ -5,6 +5,8 @@ import os
 
 import torch
 
+from fly.errors import ModelError
+from fly.messages import Role
 from services.common.model_source import model_folder
 from services.engine.config import Shards, VllmConfig
 from services.engine.loading.steps_check import check_steps
@@ -32,7 +34,9 @@ def load_vllm_runner(config: VllmConfig) -> VllmRunner:
     try:
         layout = workers.prepare(config.resend)
         info = describe_model(config, folder, workers.config)
-        runner = VllmRunner(info, workers, layout, config.batch_tokens)
+        if layout.plain_only and config.role is Role.DRAFTER:
+            raise ModelError(f"{info.model_id} cannot draft: {layout.plain_only}: use another drafter")
+        runner = VllmRunner(info, workers, layout, workers.batch_tokens)
         check_steps(runner)
     except BaseException:
         workers.close()

@@ -46,8 +46,14 @@ class Step(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """KV memory of a worker: `num_blocks` for each of `num_groups` groups of layers, and their size."""
+    """KV memory of a worker.
+
+    Attributes:
+        num_blocks: Blocks of the allocator.
+        block_tokens: Token positions of one.
+        plain_only: Reason why the model decodes plainly alone; see `ModelInfo`.
+    """
 
     num_blocks: int
-    num_groups: int
     block_tokens: int
+    plain_only: str = ""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from services.engine.base import KvSlot
 from services.engine.memory.paged_kv_cache import Block
+from services.engine.vllm.blocks import Blocks
 from services.engine.vllm.hooks import Ids, hooks_of
 from services.engine.vllm.steps import Layout, Row, Step
 
@@ -34,7 +35,7 @@ class Forward:
         self._resends = resends
         self._worker, self._runner = worker, worker.model_runner
         self._most_tokens: int = worker.vllm_config.model_config.max_model_len
-        self._num_groups = len(self._runner.kv_cache_config.kv_cache_groups)
+        self._blocks = Blocks(self._runner.kv_cache_config, worker.vllm_config)
         self._sampling = SamplingParams(temperature=0.0, max_tokens=1)
         self._tables: dict[KvSlot, Table] = {}
         self._ids: dict[KvSlot, Ids] = {}
@@ -54,14 +55,8 @@ class Forward:
         return self._logits(step.rows, state)
 
     def layout(self) -> Layout:
-        """Return the layout of the KV memory.
-
-        Groups of layers (of several attention windows) share one memory, so a block of the allocator is one
-        of vLLM's for each group. vLLM's block 0 takes the writes of padded rows.
-        """
-        config = self._runner.kv_cache_config
-        (block_tokens,) = {group.kv_cache_spec.block_size for group in config.kv_cache_groups}
-        return Layout((config.num_blocks - 1) // self._num_groups, self._num_groups, block_tokens)
+        """Return the layout of the KV memory."""
+        return self._blocks.layout()
 
     def _plan(self, step: Step) -> Any:
         # NOTE: empty plans are filled, as by vLLM's own warm-up: its versions require different fields.
@@ -71,11 +66,13 @@ class Forward:
         for slot in step.closed:
             self._tables.pop(slot, None)
             self._ids.pop(slot, None)
-        new, cached = list[Any](), CachedRequestData.make_empty()
+        new, cached, fresh = list[Any](), CachedRequestData.make_empty(), list[int]()
         for row in step.rows:
             is_known = row.slot in self._tables and not self._resends
             before = self._tables.get(row.slot, ())
             table = self._tables[row.slot] = before if row.table is None else row.table
+            # A sequence that is learnt again has blocks that are written.
+            fresh += self._blocks.fresh(table[len(before) :] if before or not row.start else ())
             ids = self._write(row)
             if is_known:
                 self._continue(cached, row, before, table)
@@ -88,7 +85,8 @@ class Forward:
         plan.num_scheduled_tokens = {row.name: len(row.tokens) for row in step.rows}
         plan.total_num_scheduled_tokens = sum(plan.num_scheduled_tokens.values())
         plan.finished_req_ids = {str(slot) for slot in step.closed}
-        pairs = (zip(*map(self._numbers, copy), strict=True) for copy in step.copies)
+        plan.new_block_ids_to_zero = fresh or None
+        pairs = (zip(*map(self._blocks.numbers, copy), strict=True) for copy in step.copies)
         plan.kv_cache_block_copies = [KVCacheBlockCopy(*pair) for copy in pairs for pair in copy] or None
         return plan
 
@@ -115,7 +113,7 @@ class Forward:
             mm_features=[],
             sampling_params=self._sampling,
             pooling_params=None,
-            block_ids=self._blocks(table),
+            block_ids=self._blocks.all_of(row.slot, table),
             num_computed_tokens=row.start,
             lora_request=None,
         )
@@ -124,26 +122,17 @@ class Forward:
         """Add a sequence that the runner knows to the plan, with the blocks that it gets."""
         blocks: tuple[list[int], ...] | None = None
         if table[: len(before)] != before:
-            blocks = self._blocks(table)
+            blocks = self._blocks.all_of(row.slot, table)
             if self._hooks.replaces(row.name, blocks):
                 blocks = None
             else:
                 cached.resumed_req_ids.add(row.name)
         elif len(table) > len(before):
-            blocks = self._blocks(table[len(before) :])
+            blocks = self._blocks.more(table[len(before) :])
         cached.req_ids.append(row.name)
         cached.new_block_ids.append(blocks)
         cached.num_computed_tokens.append(row.start)
         cached.num_output_tokens.append(0)
-
-    def _blocks(self, table: Sequence[Block]) -> tuple[list[int], ...]:
-        """Return vLLM's blocks of a table, for each group of layers."""
-        numbers = [self._numbers(block) for block in table]
-        return tuple([each[group] for each in numbers] for group in range(self._num_groups))
-
-    def _numbers(self, block: Block) -> range:
-        """Return the number of a block in vLLM for each group of layers."""
-        return range(1 + block * self._num_groups, 1 + (block + 1) * self._num_groups)
 
     def _logits(self, rows: Sequence[Row], state: Any) -> Tensor | None:
         places, offset = dict[str, int](), 0

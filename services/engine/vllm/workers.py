@@ -26,6 +26,7 @@ class Workers:
 
     Attributes:
         config: vLLM's configuration, as it has settled it for the model and the device.
+        batch_tokens: Most token rows of a step.
     """
 
     def __init__(self, arguments: dict[str, Any], timeout_s: float) -> None:
@@ -39,6 +40,7 @@ class Workers:
         self._core = _start_core({**arguments, **OWN_ARGUMENTS})
         self._executor = self._core.model_executor
         self.config = self._core.vllm_config
+        self.batch_tokens: int = self.config.scheduler_config.max_num_batched_tokens
         parallel = self.config.parallel_config
         self._is_inside = parallel.world_size == 1
         # Logits are those of the first rank of the last stage.
@@ -52,6 +54,9 @@ class Workers:
             ModelError: A name is missing.
         """
         try:
+            if self.config.parallel_config.pipeline_parallel_size > 1:
+                # NOTE: on CPUs vLLM warms nothing up, and the later stages lack their buffers until then.
+                self._executor.execute_dummy_batch()
             layouts: list[Layout] = self._executor.collective_rpc("flyserve_start", args=(resends,))
         except Exception as error:
             hint = "" if resends else "; resend: true needs fewer of its names"

@@ -19,13 +19,9 @@ from tests.support.processes import Deployment
 pytestmark = pytest.mark.timeout(1800)
 
 TOKENS, PROMPTS = 64, 6
-SCHEMA = {
-    "type": "object",
-    "properties": {"answer": {"type": "integer"}, "steps": {"type": "array", "items": {"type": "integer"}}},
-    "required": ["answer", "steps"],
-    "additionalProperties": False,
-}
-GRAMMAR = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(SCHEMA))
+GRAMMAR = Grammar(GrammarKind.REGEX, r'\{"answer": [0-9]{1,4}, "steps": \[[0-9]{1,3}(, [0-9]{1,3}){0,9}\]\}')
+"""Without the spaces that a JSON Schema leaves open: the library of grammars has another version beside vLLM,
+which allows others."""
 CHAT = SamplingParams(temperature=0.7, top_p=0.9)
 PENALTIES = SamplingParams(
     temperature=0.8, repetition_penalty=1.1, presence_penalty=0.3, frequency_penalty=0.2, min_tokens=20
@@ -64,15 +60,18 @@ def test_a_response_is_that_of_torch(
     router: str, builtin: Deployment, problems: list[Task], name: str
 ) -> None:
     options = REQUESTS[name]
-    expected = answers(builtin.router.address, problems, Mode.PLAIN, options)
-    for mode in (Mode.PLAIN, Mode.EXACT):
+    plainly = {field: value for field, value in options.items() if field != "prediction"}
+    expected = answers(builtin.router.address, problems, Mode.PLAIN, plainly)
+    for mode in (Mode.PLAIN, Mode.EXACT) if plainly == options else (Mode.EXACT,):
         found = answers(router, problems, mode, options)
         for ours, theirs in zip(found, expected, strict=True):
             assert [token.id for token in ours.tokens] == [token.id for token in theirs.tokens]
             for one, other in zip(ours.tokens, theirs.tokens, strict=True):
-                assert (one.logprob or 0.0) == pytest.approx(other.logprob or 0.0, abs=1e-3)
+                assert (one.logprobs is None) == (other.logprobs is None)
+                if one.logprobs is not None and other.logprobs is not None:
+                    assert one.logprobs.token == pytest.approx(other.logprobs.token, abs=1e-3)
         if "grammar" in options:
-            assert all(response.text.startswith("{") for response in found)
+            assert all(json.loads(response.text)["steps"] for response in found)
 
 
 def test_the_draft_model_answers_by_itself(router: str, builtin: Deployment, problems: list[Task]) -> None:

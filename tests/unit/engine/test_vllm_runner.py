@@ -60,7 +60,7 @@ def runner_of(
     workers: Any, max_sequences: int = 4, num_blocks: int = 64, batch_tokens: int = 512
 ) -> VllmRunner:
     info = ModelInfo(Role.TARGET, "m", "", "", "", VOCAB, 200, "float32", 1, 0, "", max_sequences)
-    return VllmRunner(info, workers, Layout(num_blocks, 1, BLOCK), batch_tokens)
+    return VllmRunner(info, workers, Layout(num_blocks, BLOCK), batch_tokens)
 
 
 def item(slot: int, ids: Ids, start: int, outputs: int) -> ForwardInput:

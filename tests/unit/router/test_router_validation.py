@@ -274,3 +274,10 @@ def test_one_id_outside_the_vocabulary_is_named_with_its_position() -> None:
     with pytest.raises(InvalidRequest) as error:
         prepared(replace(TARGET, context_length=0), prompt=prompt)
     assert [violation.field for violation in error.value.violations] == ["prompt_token_ids.ids[50000]"]
+
+
+def test_a_target_that_cannot_roll_back_decodes_plainly_alone() -> None:
+    target = replace(TARGET, plain_only="its recurrent layers keep a state")
+    with pytest.raises(InvalidRequest, match=r"mode.*is fly, must be plain for big: its recurrent layers"):
+        prepared(target)
+    assert prepared(target, speculation=SpeculationParams(mode=Mode.PLAIN)).plan.mode is Mode.PLAIN
