@@ -29,8 +29,7 @@ def load_vllm_runner(config: VllmConfig) -> VllmRunner:
     known = load_library(config.device, environment(config, os.environ))
     torch.set_num_threads(config.num_threads)
     folder = model_folder(config.model)
-    shards = config if isinstance(config, Shards) else Shards()
-    workers = Workers(engine_arguments(config, folder, known), shards.group_timeout_s)
+    workers = Workers(engine_arguments(config, folder, known))
     try:
         layout = workers.prepare(config.resend)
         info = describe_model(config, folder, workers.config)
@@ -38,6 +37,7 @@ def load_vllm_runner(config: VllmConfig) -> VllmRunner:
             raise ModelError(f"{info.model_id} cannot draft: {layout.plain_only}: use another drafter")
         runner = VllmRunner(info, workers, layout, workers.batch_tokens)
         check_steps(runner)
+        workers.step_timeout_s = (config if isinstance(config, Shards) else Shards()).group_timeout_s
     except BaseException:
         workers.close()
         raise

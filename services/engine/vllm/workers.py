@@ -27,12 +27,12 @@ class Workers:
     Attributes:
         config: vLLM's configuration, as it has settled it for the model and the device.
         batch_tokens: Most token rows of a step.
+        step_timeout_s: A step that takes longer in other processes has failed; None during a start, in which
+            kernels may be compiled.
     """
 
-    def __init__(self, arguments: dict[str, Any], timeout_s: float) -> None:
+    def __init__(self, arguments: dict[str, Any]) -> None:
         """Start them: load the model and create the KV memory.
-
-        A step that takes longer than `timeout_s` in other processes has failed.
 
         Raises:
             ModelError: vLLM refuses the model or an argument.
@@ -45,7 +45,7 @@ class Workers:
         self._is_inside = parallel.world_size == 1
         # Logits are those of the first rank of the last stage.
         self._rank = parallel.world_size - parallel.tensor_parallel_size
-        self._timeout_s = timeout_s
+        self.step_timeout_s: float | None = None
 
     def prepare(self, resends: bool) -> Layout:
         """Check vLLM's private names in all workers; return the layout of their KV memory.
@@ -74,7 +74,7 @@ class Workers:
             return logits  # type: ignore[no-any-return]
         try:
             return self._executor.collective_rpc(  # type: ignore[no-any-return]
-                "flyserve_step", self._timeout_s, (step, True), unique_reply_rank=self._rank
+                "flyserve_step", self.step_timeout_s, (step, True), unique_reply_rank=self._rank
             )
         except Exception as error:
             raise RunnerLost(f"a process of vLLM has ended or hangs: {describe(error)}") from error
