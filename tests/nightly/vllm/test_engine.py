@@ -23,7 +23,7 @@ KEYS = {
     "max_batch_tokens": 64,
 }
 ON_VLLM = {**KEYS, "engine": "vllm"}
-SMALL = {"num_gpu_blocks_override": 27, "max_model_len": 640}
+SMALL = {"kv_cache_memory_bytes": 64 << 20, "num_gpu_blocks_override": 27, "max_model_len": 640}
 """KV memory for about half of the sequences."""
 
 
