@@ -677,6 +677,7 @@ class ModelInfo(_message.Message):
     VOCABULARY_OVERLAP_FIELD_NUMBER: _builtins.int
     ROW_INVARIANT_FIELD_NUMBER: _builtins.int
     KERNELS_FIELD_NUMBER: _builtins.int
+    PLAIN_ONLY_FIELD_NUMBER: _builtins.int
     role: Global___Role.ValueType
     """Tier of the service."""
     model_id: _builtins.str
@@ -717,6 +718,8 @@ class ModelInfo(_message.Message):
     """A position has the same bits whatever it is computed with, by a check at load."""
     kernels: _builtins.str
     """Hash of the kernels that compute it: replicas with equal weights, kernels and row invariance return equal bits."""
+    plain_only: _builtins.str
+    """Reason why the model decodes one token after another alone, and no draft can be verified; empty if drafts can."""
     @_builtins.property
     def costs(self) -> Global___ForwardCosts:
         """Durations of its forwards; absent if they were not measured."""
@@ -745,10 +748,11 @@ class ModelInfo(_message.Message):
         vocabulary_overlap: _builtins.float = ...,
         row_invariant: _builtins.bool = ...,
         kernels: _builtins.str = ...,
+        plain_only: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["costs", b"costs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "context_length", b"context_length", "costs", b"costs", "dtype", b"dtype", "engine", b"engine", "engine_version", b"engine_version", "kernels", b"kernels", "kv_capacity", b"kv_capacity", "max_sequences", b"max_sequences", "model_id", b"model_id", "quantization", b"quantization", "role", b"role", "row_invariant", b"row_invariant", "shards", b"shards", "standalone_sequences", b"standalone_sequences", "token_map_hash", b"token_map_hash", "version", b"version", "vocab_size", b"vocab_size", "vocabulary_overlap", b"vocabulary_overlap", "vocabulary_way", b"vocabulary_way", "weight_fingerprint", b"weight_fingerprint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "context_length", b"context_length", "costs", b"costs", "dtype", b"dtype", "engine", b"engine", "engine_version", b"engine_version", "kernels", b"kernels", "kv_capacity", b"kv_capacity", "max_sequences", b"max_sequences", "model_id", b"model_id", "plain_only", b"plain_only", "quantization", b"quantization", "role", b"role", "row_invariant", b"row_invariant", "shards", b"shards", "standalone_sequences", b"standalone_sequences", "token_map_hash", b"token_map_hash", "version", b"version", "vocab_size", b"vocab_size", "vocabulary_overlap", b"vocabulary_overlap", "vocabulary_way", b"vocabulary_way", "weight_fingerprint", b"weight_fingerprint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
