@@ -16,16 +16,18 @@ _Found = tuple[Tensor, Tensor]
 """Computed logits and those of a prefill."""
 
 
-def check_steps(runner: Runner) -> None:
-    """Compute two sequences in steps, and compare their rows with those of a prefill of each.
+def check_steps(runner: Runner, dtype: torch.dtype | None = None, length: int = _LENGTH) -> None:
+    """Compute two sequences of `length` in steps, and compare their rows with those of a prefill of each.
+
+    The rows may differ as much as those of `dtype`, by default the runner's.
 
     Raises:
         ModelError: The rows differ by more than rounding, or a step fails.
     """
-    name, dtype = runner.info.model_id, getattr(torch, runner.info.dtype, torch.bfloat16)
+    name, dtype = runner.info.model_id, dtype or getattr(torch, runner.info.dtype, torch.bfloat16)
     dtype = dtype if dtype in TOLERANCE else torch.bfloat16
     try:
-        computed, expected = map(torch.cat, zip(*_compute(runner), strict=True))
+        computed, expected = map(torch.cat, zip(*_compute(runner, length), strict=True))
     except Exception as error:
         raise ModelError(f"{name} cannot be computed step by step: {describe(error)}") from error
     difference = difference_of(computed, expected, dtype)
@@ -37,10 +39,10 @@ def check_steps(runner: Runner) -> None:
         )
 
 
-def _compute(runner: Runner) -> Iterator[_Found]:
+def _compute(runner: Runner, length: int) -> Iterator[_Found]:
     """Yield the rows of each step; all slots are free afterwards."""
     info = runner.info
-    length = min(_LENGTH, info.context_length or _LENGTH)
+    length = min(length, info.context_length or length)
     drawn = torch.randint(info.vocab_size, (2, length), generator=torch.Generator().manual_seed(1))
     first, second = (_Sequence(runner, ids) for ids in drawn.tolist())
     quarter, half = length // 4, length // 2
@@ -65,7 +67,7 @@ def _compute(runner: Runner) -> Iterator[_Found]:
     if runner.max_sequences > 1:
         other = _allocate(runner, length)
         batch = [first.input(again, half, length), second.input(other, 0, length)]
-        yield runner.logits(batch).float().cpu(), torch.cat([first.expected[half:], second.expected])
+        yield _kept(runner.logits(batch)), torch.cat([first.expected[half:], second.expected])
         runner.free(other)
     runner.free(again)
     runner.free(slot)
@@ -77,7 +79,7 @@ class _Sequence:
     def __init__(self, runner: Runner, ids: Sequence[int]) -> None:
         self._runner, self._ids = runner, ids
         slot = _allocate(runner, len(ids))
-        self.expected = runner.logits([self.input(slot, 0, len(ids))]).float().cpu()
+        self.expected = _kept(runner.logits([self.input(slot, 0, len(ids))]))
         runner.free(slot)
 
     def input(
@@ -93,8 +95,13 @@ class _Sequence:
     def step(self, slot: KvSlot, start: int, end: int, outputs: int | None = None, shift: int = 0) -> _Found:
         """Compute an input by itself."""
         item = self.input(slot, start, end, outputs, shift)
-        logits = self._runner.logits([item]).float().cpu()
+        logits = _kept(self._runner.logits([item]))
         return logits, self.expected[end - item.num_outputs : end]
+
+
+def _kept(logits: Tensor) -> Tensor:
+    """Return a copy: the next forward may overwrite the runner's own."""
+    return logits.float().cpu().clone()
 
 
 def _allocate(runner: Runner, num_tokens: int) -> KvSlot:
