@@ -30,10 +30,12 @@ FROM base AS slim
 RUN pip install --no-cache-dir --constraint constraints.txt --editable '.[router]' \
     && tools/trim_image.sh slim
 
+# llama.cpp computes with the compiler's OpenMP.
 FROM base AS cpu
 ARG TORCH_INDEX=""
+RUN apt-get update && apt-get install --yes --no-install-recommends libgomp1 && rm -rf /var/lib/apt/lists/*
 RUN pip install --no-cache-dir --constraint constraints.txt \
-    ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} --editable '.[router,engine,ray,cluster]' \
+    ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} --editable '.[router,engine,llamacpp,ray,cluster]' \
     && tools/trim_image.sh cpu
 
 FROM cpu AS cuda

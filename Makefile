@@ -3,7 +3,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 VLLM_READY := .venv-vllm/.ready
 TOOLS_READY := .venv-tools/.ready
-EXTRAS := router,engine,ray,cluster,dev
+EXTRAS := router,engine,llamacpp,ray,cluster,dev
 PROTOS := $(wildcard protos/flyserve/v1/*.proto)
 
 # Tests run in one process more than there are CPUs (tests/conftest.py); those with Ray in one of them, those with the pair

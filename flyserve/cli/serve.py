@@ -21,6 +21,8 @@ flyserve serve org/name --draft suffix
 
 flyserve serve org/name --draft org/smaller --mode exact
 
+flyserve serve model.gguf --draft small.gguf
+
 flyserve serve models/target --draft models/drafter --gpus 0 --threads 8
 
 flyserve serve org/name --port 9000 --print-config > deployment.yaml"""
@@ -105,7 +107,7 @@ class LineOptions:
     ] = None
     engine: Annotated[
         str | None,
-        typer.Option(metavar="builtin|vllm", help="Of target and drafter.", show_default="builtin"),
+        typer.Option(metavar="builtin|vllm|llamacpp", help="Of target and drafter; a GGUF file has its own."),
     ] = None
     api_keys: Annotated[Path | None, typer.Option(help="File of API keys, as flyserve token writes it.")] = (
         None
@@ -114,7 +116,9 @@ class LineOptions:
 
 @grouped
 def serve(
-    target: Annotated[str, typer.Argument(help="Folder of the target, or org/name of the model hub.")],
+    target: Annotated[
+        str, typer.Argument(help="Folder of the target, its GGUF file, or org/name of the hub.")
+    ],
     line: LineOptions,
     allow_anyone: Annotated[
         bool, typer.Option("--allow-anyone", help="Listen beyond this machine without API keys.")

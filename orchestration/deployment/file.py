@@ -23,6 +23,7 @@ from orchestration.deployment.tiers import (
 from router.config import RouterSection
 from router.speculation_config import SpeculationConfig
 from services.common.config import Config, load_yaml
+from services.common.gguf.header import is_gguf
 from services.common.model_source import is_hub_id
 from services.common.security.config import PublicSecurityConfig
 from services.common.telemetry.config import TelemetrySection
@@ -211,12 +212,12 @@ def with_router_ports(deployment: Deployment, grpc_port: int | None, http_port: 
 
 def _located(model: Path, name: str, path: Path) -> Path:
     for folder in _candidates(model, path):
-        if folder.is_dir():
+        if folder.is_dir() or (is_gguf(folder) and folder.is_file()):
             return folder.resolve()
     if is_hub_id(model):
         return model
     raise ConfigError(
-        f"{path}: {name}.model: no folder {model} ({_SEARCHED});"
+        f"{path}: {name}.model: no {'file' if is_gguf(model) else 'folder'} {model} ({_SEARCHED});"
         " a model of the hub is written org/name@revision"
     )
 

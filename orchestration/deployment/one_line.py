@@ -9,6 +9,8 @@ from fly.errors import ConfigError
 from fly.types import Mode
 from orchestration.deployment.file import Deployment, located_deployment
 from services.common.config import parse
+from services.common.gguf.header import is_gguf
+from services.common.model_source import GGUF_ENGINE, model_folder
 from services.common.token_map import token_map_hash
 from services.engine.config import AUTO
 from services.lookup.config import LOOKUPS
@@ -68,15 +70,17 @@ def deployment_content(line: OneLine) -> dict[str, Any]:
         ConfigError: Two of the flags exclude each other.
     """
     places = {"max_sequences": line.max_sequences}
-    size = {"dtype": line.dtype, "engine": line.engine, "gpus": line.gpus, "threads": line.threads, **places}
-    size |= _engine_keys(line, {"max_model_len": line.max_model_len})
+    size = {"dtype": line.dtype, "gpus": line.gpus, "threads": line.threads, **places}
     target = {"model": _model(line.target), "replicas": line.replicas, "shards": line.shards, **size}
-    target |= _engine_keys(line, {"max_model_len": line.max_model_len, "quantization": line.quantization})
+    own = {"max_model_len": line.max_model_len, "quantization": line.quantization}
+    target |= _engine_keys(_engine(line, line.target), own)
     tiers: dict[str, Mapping[str, Any]] = {"target": target}
     if line.draft in LOOKUPS.names:
         tiers["drafter"] = {"engine": line.draft, **places}
     elif line.draft is not None:
-        drafter = {"model": _model(line.draft), **size}
+        engine = _engine(line, line.draft)
+        own = {"max_model_len": line.max_model_len}
+        drafter = {"model": _model(line.draft), **size, **_engine_keys(engine, own)}
         if drafter["model"] == target["model"]:
             raise ConfigError(
                 f"--draft: is {line.draft}, the target itself: a drafter must be smaller than its target"
@@ -98,9 +102,15 @@ def deployment_content(line: OneLine) -> dict[str, Any]:
     return {name: given for name, section in sections.items() if (given := _given(section))}
 
 
-def _engine_keys(line: OneLine, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keys that the builtin engine has itself, and vLLM among its arguments."""
-    return {"engine_args": _given(given) or None} if line.engine == "vllm" else dict(given)
+def _engine(line: OneLine, model: str) -> str | None:
+    """Return the engine of a model: a GGUF file has its own; the line's is checked against a target."""
+    has_own = is_gguf(Path(model)) and (line.engine is None or model == line.draft)
+    return GGUF_ENGINE if has_own else line.engine
+
+
+def _engine_keys(engine: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an engine, and keys that it has itself, or vLLM among its arguments."""
+    return {"engine": engine, **({"engine_args": _given(given) or None} if engine == "vllm" else given)}
 
 
 def one_line_deployment(content: Mapping[str, Any]) -> Deployment:
@@ -114,8 +124,16 @@ def one_line_deployment(content: Mapping[str, Any]) -> Deployment:
 
 def _have_other_tokens(target: Path, drafter: Path) -> bool:
     """Compare the tokens of two folders; models of the hub are compared when the router connects."""
-    target, drafter = target.expanduser(), drafter.expanduser()
-    return target.is_dir() and drafter.is_dir() and token_map_hash(target) != token_map_hash(drafter)
+    models = target.expanduser(), drafter.expanduser()
+    if not all(map(_is_here, models)):
+        return False
+    hashes = {token_map_hash(model_folder(model)) for model in models}
+    return len(hashes) > 1
+
+
+def _is_here(model: Path) -> bool:
+    """Check that a folder, or a GGUF file, is on this machine."""
+    return model.is_dir() or (is_gguf(model) and model.is_file())
 
 
 def _sub_drafter(line: OneLine) -> dict[str, Any]:
@@ -137,9 +155,9 @@ def _sub_drafter(line: OneLine) -> dict[str, Any]:
 
 
 def _model(name: str) -> str:
-    """Return the absolute path of a folder, or the name on the hub as it is."""
-    folder = Path(name).expanduser()
-    return str(folder.resolve()) if folder.is_dir() else name
+    """Return the absolute path of a folder or a GGUF file, or the name on the hub as it is."""
+    model = Path(name).expanduser()
+    return str(model.resolve()) if _is_here(model) else name
 
 
 def _given(section: Mapping[str, Any]) -> dict[str, Any]:

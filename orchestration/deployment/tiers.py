@@ -8,12 +8,13 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from orchestration.deployment import reserved
 from orchestration.deployment.autoscaling import Autoscaling
 from services.common.config import Config
-from services.common.model_source import ModelPath
-from services.common.sections import Engines
-from services.drafter.config import DrafterSection, DraftLimit, VllmDrafterSection
+from services.common.model_source import ModelPath, file_fault
+from services.common.sections import Engines, engine_of
+from services.drafter.config import DrafterSection, DraftLimit, LlamaCppDrafterSection, VllmDrafterSection
 from services.engine.config import (
     AUTO,
     BuiltinSection,
+    LlamaCppSection,
     ModelSection,
     OrAuto,
     Places,
@@ -71,8 +72,8 @@ class ModelTier(ModelSection, ScaledTier):
     """Model and GPUs of a tier, on any engine."""
 
     model: ModelPath
-    """Folder of the model; a relative one is searched next to the deployment file, then under the
-    application's root. Or `org/name@revision` on the model hub, which every replica fetches."""
+    """Folder of the model, or its GGUF file; a relative one is searched next to the deployment file, then
+    under the application's root. Or `org/name@revision` on the model hub, which every replica fetches."""
 
     gpus: Annotated[float | Literal["auto"], OrAuto(0, 1, is_whole=False)] = 0.0
     """GPUs of each process of a replica; 0 computes on the CPU, a fraction shares a GPU. `auto`: with
@@ -91,6 +92,8 @@ class ModelTier(ModelSection, ScaledTier):
 
     @model_validator(mode="after")
     def _suits_its_engine(self) -> Self:
+        if fault := file_fault(self.model, engine_of(type(self))):
+            raise ValueError(fault)
         if self.gpus == AUTO:  # checked once the machine has decided
             return self
         if faults := list(self._faults()):
@@ -157,6 +160,18 @@ class VllmTier(VllmSection, ModelTier):
             )
 
 
+class LlamaCppTier(LlamaCppSection, ModelTier):
+    """Tier of llama.cpp."""
+
+    @property
+    def num_processes(self) -> int:
+        return 1
+
+    def _faults(self) -> Iterator[str]:
+        if self.num_gpus:
+            yield f"gpus: is {self.num_gpus:g}, must be 0: llama.cpp takes the devices of its build"
+
+
 class BuiltinTarget(TargetSection, BuiltinTier):
     """Targets on the builtin engine."""
 
@@ -165,16 +180,25 @@ class VllmTarget(VllmTargetSection, VllmTier):
     """Targets on vLLM."""
 
 
+class LlamaCppTarget(LlamaCppTier):
+    """Targets on llama.cpp."""
+
+
 class BuiltinDrafter(DrafterSection, BuiltinTier):
     """Drafters on the builtin engine."""
 
     engine: Literal["builtin"] = "builtin"
-    """`builtin` and `vllm` run a model; `vllm` needs the extra of that name. Without a model, `ngram` looks
-    tokens up in the sequence itself, and `suffix` also in earlier responses of the deployment."""
+    """`builtin`, `vllm` and `llamacpp` (a GGUF file) run a model; the last two need the extra of their name.
+    Without a model, `ngram` looks tokens up in the sequence itself, and `suffix` also in earlier responses of
+    the deployment."""
 
 
 class VllmDrafter(VllmDrafterSection, VllmTier):
     """Drafters on vLLM."""
+
+
+class LlamaCppDrafter(LlamaCppDrafterSection, LlamaCppTier):
+    """Drafters on llama.cpp."""
 
 
 class LookupDrafter(DraftLimit, ScaledTier):
@@ -217,10 +241,12 @@ class NoSubDrafter(SubDrafter):
     """Leaves the tier out."""
 
 
-TargetTier = Annotated[BuiltinTarget | VllmTarget, Engines(BuiltinTarget, VllmTarget)]
+TargetTier = Annotated[
+    BuiltinTarget | VllmTarget | LlamaCppTarget, Engines(BuiltinTarget, VllmTarget, LlamaCppTarget)
+]
 DrafterTier = Annotated[
-    BuiltinDrafter | VllmDrafter | NgramDrafter | SuffixDrafter,
-    Engines(BuiltinDrafter, VllmDrafter, NgramDrafter, SuffixDrafter),
+    BuiltinDrafter | VllmDrafter | LlamaCppDrafter | NgramDrafter | SuffixDrafter,
+    Engines(BuiltinDrafter, VllmDrafter, LlamaCppDrafter, NgramDrafter, SuffixDrafter),
 ]
 SubDrafterTier = Annotated[
     NgramSubDrafter | SuffixSubDrafter | NoSubDrafter,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from services.common.gguf.header import gguf_parts, is_gguf
 from services.common.model_source import WEIGHT_FILES
 
 _BYTES: Mapping[str, float] = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
@@ -40,7 +41,9 @@ class ModelFacts:
 
 
 def read_facts(folder: Path) -> ModelFacts:
-    """Return the properties of a folder; those that it does not have are unknown."""
+    """Return the properties of a folder, or of a GGUF file; those that it does not have are unknown."""
+    if is_gguf(folder) and folder.is_file():
+        return ModelFacts(sum(part.stat().st_size for part in gguf_parts(folder)))
     sizes = [file.stat().st_size for pattern in WEIGHT_FILES for file in folder.glob(pattern)]
     return facts_of(_config(folder / "config.json"), sum(sizes))
 

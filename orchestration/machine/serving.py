@@ -12,6 +12,7 @@ from orchestration.deployment.one_line import OneLine, deployment_content, one_l
 from orchestration.deployment.tiers import ModelTier
 from orchestration.machine.facts import ModelFacts, read_facts
 from orchestration.machine.settling import Facts, settled, settled_keys
+from services.common.gguf.header import is_gguf
 from services.common.hub import is_hub_name, resolve
 from services.common.machine.machine import Machine, find_machine
 from services.common.model_source import is_hub_id
@@ -76,9 +77,9 @@ def known_facts(deployment: Deployment) -> Facts:
 def _named(name: str, role: Role) -> tuple[str, ModelFacts]:
     """Return a folder, or `org/name@commit`, and the properties of the model."""
     folder = Path(name).expanduser()
-    if folder.is_dir():
+    if folder.is_dir() or (is_gguf(folder) and folder.is_file()):
         return name, read_facts(folder)
-    if name.endswith(".gguf") or "://" in name:
+    if is_gguf(folder) or "://" in name:
         return name, ModelFacts()  # the deployment's own check says why
     if not is_hub_name(name):
         raise ConfigError(f"{role}.model: no folder {name}; a model of the hub is written org/name")

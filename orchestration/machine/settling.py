@@ -6,7 +6,7 @@ from typing import Any
 from fly.errors import ConfigError
 from fly.messages import Role
 from orchestration.deployment.file import Deployment
-from orchestration.deployment.tiers import BuiltinTier, ModelTier, VllmTier
+from orchestration.deployment.tiers import BuiltinTier, LlamaCppTier, ModelTier, VllmTier
 from orchestration.machine.facts import ModelFacts
 from orchestration.machine.layout import Demand, Share, divide
 from orchestration.machine.memory import MemoryUse, fitting_kv_tokens
@@ -117,11 +117,13 @@ def _demand(tier: ModelTier, facts: ModelFacts) -> Demand:
     quantization = tier.quantization.value if isinstance(tier, BuiltinTier) else "none"
     can_share = "shards" in type(tier).model_fields and not is_quantized
     is_fixed = not can_share or "shards" in given or tier.autoscaling is not None
-    dtype = "stored" if isinstance(tier, VllmTier) else tier.dtype.value  # vLLM may keep them quantized
+    # vLLM may keep them quantized, as a GGUF file does.
+    dtype = "stored" if isinstance(tier, VllmTier | LlamaCppTier) else tier.dtype.value
+    is_on_cpu = is_quantized or isinstance(tier, LlamaCppTier)
     return Demand(
         weight_bytes=facts.bytes_as(dtype, quantization),
         divisors=facts.divisors,
-        gpus=None if tier.gpus == AUTO and not is_quantized else tier.num_gpus,
+        gpus=None if tier.gpus == AUTO and not is_on_cpu else tier.num_gpus,
         threads=tier.max_threads if tier.threads == AUTO else tier.threads,
         shards=tier.num_processes if is_fixed else None,
         replicas=tier.replicas if "replicas" in given or tier.autoscaling is not None else None,

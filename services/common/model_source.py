@@ -1,4 +1,4 @@
-"""Find the folder of a model: a local folder, or a download from the model hub as `org/name@revision`."""
+"""Find the folder of a model: a local one, that of a GGUF file, or a download of `org/name@revision`."""
 
 import re
 from collections.abc import Iterator
@@ -9,31 +9,43 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator
 
 from fly.errors import ModelError, describe
+from services.common.gguf.folder import tokenizer_folder
+from services.common.gguf.header import is_gguf
 
 HUB_ID = re.compile(r"(?P<repository>[^\W_][\w.-]*/[^\W_][\w.-]*)@(?P<revision>[\w./-]+)")
 """Name of a model on the hub; a revision is a branch, a tag or a commit."""
 TEXT_FILES = ("*.json", "*.jinja")
 """Configuration, tokenizer and chat template: the files that a router needs."""
 WEIGHT_FILES = ("*.safetensors",)
+GGUF_ENGINE = "llamacpp"
+"""Engine that reads GGUF files, and nothing else."""
 EXCLUDED_FILES = ("*/*", "consolidated*.safetensors")
 """Folders of other formats, and weights under other names."""
 
 
 def _servable(value: Any) -> Any:
-    """Refuse a URL, which a path would garble, and a file that no engine reads."""
+    """Refuse a URL, which a path would garble."""
     if isinstance(value, str) and (name := value.removeprefix("hf://")) != value:
         raise ValueError(f"a model of the hub is written {name if '@' in name else name + '@revision'} here")
     if isinstance(value, str) and "://" in value:
         raise ValueError(
             f"models are read from folders and from the hub: flyserve pull {value} FOLDER fills a folder"
         )
-    if isinstance(value, str) and value.endswith(".gguf"):
-        raise ValueError("GGUF files cannot be served: use the safetensors weights that it was made from")
     return value
 
 
 ModelPath = Annotated[Path, BeforeValidator(_servable)]
-"""Key of a model: a folder, or `org/name@revision` on the hub; a URL is an error that names the remedy."""
+"""Key of a model: a folder, `org/name@revision` on the hub, or a GGUF file; a URL is an error that names the
+remedy."""
+
+
+def file_fault(model: Path | None, engine: str) -> str:
+    """Return the reason why an engine cannot read a model of this name; empty if it can."""
+    if model is None or is_gguf(model) == (engine == GGUF_ENGINE):
+        return ""
+    if is_gguf(model):
+        return f"model: is {model}, a GGUF file, but engine is {engine}: set engine: {GGUF_ENGINE}"
+    return f"model: is {model}, must be a GGUF file (*.gguf) with engine {GGUF_ENGINE}"
 
 
 def is_hub_id(model: Path) -> bool:
@@ -42,19 +54,24 @@ def is_hub_id(model: Path) -> bool:
 
 
 def model_name(model: Path) -> str:
-    """Return the name of a model that others may see: the folder's own name, or `org/name@revision`."""
-    return str(model) if is_hub_id(model) else model.resolve().name
+    """Return the name of a model that others may see: that of its folder or file, or `org/name@revision`."""
+    if is_hub_id(model):
+        return str(model)
+    return model.stem if is_gguf(model) else model.resolve().name
 
 
 def model_folder(model: Path, has_weights: bool = True, progress: type[Any] | None = None) -> Path:
     """Return the folder of a model; download a model of the hub unless this machine has it.
 
-    `model` is a folder, which takes precedence, or `org/name@revision`: a branch, a tag or a commit.
+    `model` is a folder, which takes precedence, or `org/name@revision`: a branch, a tag or a commit. Of a
+    GGUF file it is the folder with its tokenizer.
     `progress` is the class of the hub client's progress bars, a tqdm.
 
     Raises:
-        ModelError: The hub has no such model or revision, or it cannot be reached.
+        ModelError: The hub has no such model or revision, or it cannot be reached; a GGUF file is damaged.
     """
+    if is_gguf(model) and not model.is_dir():
+        return tokenizer_folder(model)
     found = HUB_ID.fullmatch(str(model))
     if model.is_dir() or found is None:
         return model

@@ -14,6 +14,8 @@ from services.common.service_config import ServeSection
 from services.drafter.ahead import DraftingLimits
 from services.engine.config import (
     BuiltinSection,
+    LlamaCppConfig,
+    LlamaCppSection,
     ModelConfig,
     ModelSection,
     ReplicaConfig,
@@ -68,6 +70,10 @@ class DrafterSection(BuiltinSection, DraftingSection):
 
 class VllmDrafterSection(VllmSection, DraftingSection):
     """Size and speed of a drafter replica on vLLM."""
+
+
+class LlamaCppDrafterSection(LlamaCppSection, DraftingSection):
+    """Size and speed of a drafter replica on llama.cpp."""
 
 
 class DrafterProcess(DraftingSection, ReplicaConfig, ServeSection):
@@ -128,5 +134,12 @@ class VllmDrafterConfig(VllmDrafterSection, VllmConfig, DrafterProcess):
     """Tier of the service."""
 
 
-AnyDrafterConfig = DrafterConfig | VllmDrafterConfig
-DRAFTERS: Engines[AnyDrafterConfig] = Engines(DrafterConfig, VllmDrafterConfig)
+class LlamaCppDrafterConfig(LlamaCppDrafterSection, LlamaCppConfig, DrafterProcess):
+    """Everything that the process of a drafter replica on llama.cpp is started with."""
+
+    role: Literal[Role.DRAFTER] = Role.DRAFTER
+    """Tier of the service."""
+
+
+AnyDrafterConfig = DrafterConfig | VllmDrafterConfig | LlamaCppDrafterConfig
+DRAFTERS: Engines[AnyDrafterConfig] = Engines(DrafterConfig, VllmDrafterConfig, LlamaCppDrafterConfig)

@@ -10,7 +10,8 @@ from pydantic_core import CoreSchema, core_schema
 from fly.messages import VERIFIED_TOKENS, Role
 from services.common.config import AutoSwitch, Config
 from services.common.machine.machine import usable_cores
-from services.common.model_source import ModelPath
+from services.common.model_source import ModelPath, file_fault
+from services.common.sections import ENGINE
 from services.engine.simulation.language import SimulatedConfig
 
 StartFollowers = Callable[[int], None]
@@ -91,7 +92,7 @@ class ModelSection(Places):
 
     threads: Annotated[int | Literal["auto"], OrAuto(1, MOST_THREADS)] = 1
     """CPU threads of a forward, in each process of a replica. `auto` takes the fastest number, up to
-    `max_threads`, that the builtin engine measures at its start."""
+    `max_threads`, that is measured at the start; vLLM takes `max_threads`."""
 
     max_threads: int | None = Field(None, ge=1, le=MOST_THREADS)
     """Most threads that `threads: auto` takes. null: with `flyserve up` the tier's share of the machine's
@@ -114,7 +115,8 @@ class BuiltinSection(ModelSection):
     """Keys of the builtin engine."""
 
     engine: Literal["builtin"] = "builtin"
-    """Engine that runs the model: `builtin`, or `vllm`, which needs the extra of that name."""
+    """Engine that runs the model: `builtin`, or one that needs the extra of its name: `vllm`, or `llamacpp`
+    for a GGUF file."""
 
     quantization: Quantization = Quantization.NONE
     """`int8` converts weights and rows to eight bits: less memory and up to several times the speed on a CPU,
@@ -131,15 +133,17 @@ class BuiltinSection(ModelSection):
     kv_tokens: Annotated[int | Literal["auto"], OrAuto(1)] = 65_536
     """KV cache positions of one replica, for all its sequences. `auto`, for processes that have whole GPUs
     to themselves: 85 % of the memory that the weights and the largest forward leave free. On CPUs
-    `flyserve up` and `flyserve serve` lower the default to what fits beside the weights. vLLM sizes its own
-    memory."""
+    `flyserve up` and `flyserve serve` lower the default to what fits beside the weights. `llamacpp`: a
+    quarter of the memory that the weights leave, at most 16,384 or `max_model_len`; that is its default.
+    vLLM sizes its own memory."""
 
 
 class VllmSection(ModelSection):
     """Keys of vLLM."""
 
     engine: Literal["vllm"] = "vllm"
-    """Engine that runs the model: `builtin`, or `vllm`, which needs the extra of that name."""
+    """Engine that runs the model: `builtin`, or one that needs the extra of its name: `vllm`, or `llamacpp`
+    for a GGUF file."""
 
     engine_args: dict[str, Any] = Field({})
     """Arguments for vLLM under its own names, such as `{quantization: fp8, max_model_len: 8192}`. They
@@ -154,6 +158,27 @@ class VllmSection(ModelSection):
         """Processes, each with a GPU of its own or none, that compute one replica: shards by stages."""
         stages = self.engine_args.get("pipeline_parallel_size", 1)
         return int(getattr(self, "shards", 1) * (stages if type(stages) is int and stages > 0 else 1))
+
+
+class LlamaCppSection(ModelSection):
+    """Keys of llama.cpp."""
+
+    engine: Literal["llamacpp"] = "llamacpp"
+    """Engine that runs the model: `builtin`, or one that needs the extra of its name: `vllm`, or `llamacpp`
+    for a GGUF file."""
+
+    max_sequences: int = Field(64, ge=1, le=256)
+    """Sequences that one replica holds at once."""
+
+    dtype: Literal[Dtype.FLOAT32] = Dtype.FLOAT32
+    """Compute type. The file decides the type of each weight."""
+
+    max_model_len: int | None = Field(None, ge=1)
+    """Longest sequence, in tokens; null: as long as the model allows."""
+
+    kv_tokens: Annotated[int | Literal["auto"], OrAuto(1)] = AUTO
+    """KV cache positions of one replica, for all its sequences, in 16 bits each. `auto`: as many as a quarter
+    of the available memory holds, at most 16,384, or `max_model_len` if that is more."""
 
 
 class Shards(Config):
@@ -203,6 +228,12 @@ class ReplicaConfig(ModelSection):
     device: Literal["cpu", "cuda"] = "cpu"
     """Device of torch: `cpu` or `cuda`, the first GPU that the process may use."""
 
+    @model_validator(mode="after")
+    def _names_what_its_engine_reads(self) -> Self:
+        if fault := file_fault(self.model, str(getattr(self, ENGINE))):
+            raise ValueError(fault)
+        return self
+
     @property
     def num_processes(self) -> int:
         """Processes that compute the model."""
@@ -221,6 +252,16 @@ class VllmConfig(VllmSection, ReplicaConfig):
 
     model: ModelPath
     """Folder of the model, or `org/name@revision` on the model hub."""
+
+
+class LlamaCppConfig(LlamaCppSection, ReplicaConfig):
+    """Everything that llama.cpp is started with."""
+
+    model: ModelPath
+    """GGUF file of the model; of one in several parts, the first."""
+
+    device: Literal["cpu"] = "cpu"
+    """Device of the head; llama.cpp computes on the devices that its build supports."""
 
 
 class ModelConfig(BuiltinSection, ReplicaConfig):

@@ -8,7 +8,14 @@ from fly.clock import Clock, SystemClock
 from fly.messages import VERIFIED_TOKENS, ForwardCosts
 from services.common.model_source import model_folder
 from services.engine.base import Keepalive, Runner, Scorer
-from services.engine.config import AUTO, ModelConfig, ReplicaConfig, StartFollowers, VllmConfig
+from services.engine.config import (
+    AUTO,
+    LlamaCppConfig,
+    ModelConfig,
+    ReplicaConfig,
+    StartFollowers,
+    VllmConfig,
+)
 from services.engine.engine import Engine
 from services.engine.grammars import EngineGrammars
 from services.engine.loading.light_start import light_start
@@ -20,10 +27,12 @@ from services.engine.thread_engine import ThreadEngine
 logger = logging.getLogger(__name__)
 
 
+EngineConfig = ModelConfig | VllmConfig | LlamaCppConfig
+"""Configuration of a model, by its runner."""
+
+
 def build_engine(
-    config: ModelConfig | VllmConfig,
-    clock: Clock | None = None,
-    start_followers: StartFollowers | None = None,
+    config: EngineConfig, clock: Clock | None = None, start_followers: StartFollowers | None = None
 ) -> Engine:
     """Return an engine, loaded but not started.
 
@@ -43,10 +52,12 @@ def build_engine(
     return _engine(config, start_followers)
 
 
-def _load(
-    config: ModelConfig | VllmConfig, start_followers: StartFollowers | None
-) -> tuple[Runner, Keepalive | None]:
+def _load(config: EngineConfig, start_followers: StartFollowers | None) -> tuple[Runner, Keepalive | None]:
     """Load a model into the runner of its configuration, with the keepalive that the runner needs."""
+    if isinstance(config, LlamaCppConfig):
+        from services.engine.llamacpp.start import load_gguf_runner
+
+        return load_gguf_runner(config), None
     if isinstance(config, VllmConfig):
         from services.engine.vllm.start import load_vllm_runner
 

@@ -7,7 +7,15 @@ from pydantic import model_validator
 from fly.messages import Role
 from services.common.sections import Engines
 from services.common.service_config import ServeSection
-from services.engine.config import BuiltinSection, ModelConfig, Sharding, Shards, VllmConfig, VllmSection
+from services.engine.config import (
+    BuiltinSection,
+    LlamaCppConfig,
+    ModelConfig,
+    Sharding,
+    Shards,
+    VllmConfig,
+    VllmSection,
+)
 
 
 class TargetSection(BuiltinSection, Sharding):
@@ -46,5 +54,12 @@ class VllmTargetConfig(VllmTargetSection, VllmConfig, ServeSection):
     """Tier of the service."""
 
 
-AnyTargetConfig = TargetConfig | VllmTargetConfig
-TARGETS: Engines[AnyTargetConfig] = Engines(TargetConfig, VllmTargetConfig)
+class LlamaCppTargetConfig(LlamaCppConfig, ServeSection):
+    """Everything that the process of a target replica on llama.cpp is started with."""
+
+    role: Literal[Role.TARGET] = Role.TARGET
+    """Tier of the service."""
+
+
+AnyTargetConfig = TargetConfig | VllmTargetConfig | LlamaCppTargetConfig
+TARGETS: Engines[AnyTargetConfig] = Engines(TargetConfig, VllmTargetConfig, LlamaCppTargetConfig)

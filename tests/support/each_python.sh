@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Run tests/unit on every supported Python that this machine has; report a missing one and go on.
 # Each gets a virtual environment of its own under .venv/pythons, except the Python of .venv itself.
-#   EXTRAS=router,engine,ray,cluster,dev tests/support/each_python.sh [PYTEST_FLAG]...
+#   EXTRAS=router,engine,llamacpp,ray,cluster,dev tests/support/each_python.sh [PYTEST_FLAG]...
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

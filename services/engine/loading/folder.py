@@ -126,7 +126,5 @@ def _found_instead(folder: Path) -> str:
     if any(any(folder.glob(pattern)) for pattern in _PICKLED):
         return "only pickled weights, which can run code: convert them to safetensors"
     if any(folder.glob("*.gguf")):
-        return (
-            "only GGUF weights, which are not supported: use the safetensors weights that they were made from"
-        )
+        return "only GGUF weights: name the file itself, with engine llamacpp"
     return "no *.safetensors weights"

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,23 +11,27 @@ import torch
 from fly.messages import Open, Role
 from fly.sequence import SequenceMirror, TokenSequence, common_length
 from services.engine.base import Job
-from services.engine.config import ModelConfig
+from services.engine.config import LlamaCppConfig, ModelConfig
 from services.engine.engine import Engine
 from services.engine.factory import build_engine
 from services.engine.loading.model import load_model
+from tests.support.gguf_files import gguf_of
+from tests.support.tiny_models import make_tiny
 
 
-@pytest.fixture
-async def engine(model_folder: Callable[[str], Path]) -> AsyncIterator[Engine]:
-    config = ModelConfig(
-        role=Role.TARGET,
-        model=model_folder("llama"),
-        dtype="float32",
-        max_sequences=6,
-        kv_tokens=512,
-        max_batch_tokens=32,
-    )
-    engine = build_engine(config)
+@pytest.fixture(params=["torch", "llamacpp"])
+async def engine(
+    request: pytest.FixtureRequest, model_folder: Callable[[str], Path], tmp_path: Path
+) -> AsyncIterator[Engine]:
+    """A running engine over each runner of whole models, with the same weights."""
+    size: dict[str, Any] = {"max_sequences": 6, "kv_tokens": 512, "max_batch_tokens": 32}
+    if request.param == "torch":
+        engine = build_engine(
+            ModelConfig(role=Role.TARGET, model=model_folder("llama"), dtype="float32", **size)
+        )
+    else:
+        file = gguf_of(make_tiny("llama"), tmp_path / "llama.gguf")
+        engine = build_engine(LlamaCppConfig(role=Role.TARGET, model=file, **size))
     await engine.start()
     yield engine
     await engine.stop()

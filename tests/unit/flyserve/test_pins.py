@@ -6,6 +6,7 @@ from itertools import chain
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from services.engine.llamacpp import library
 from services.engine.vllm.library import TESTED
 from tests.support.requirements import BASE, EXTRAS, OF_VLLM, ROOT, needed
 
@@ -45,6 +46,11 @@ def test_vllm_is_installed_in_the_version_that_is_tested() -> None:
     assert {pinned[name] for name in OF_VLLM} == {TESTED}
 
 
+def test_llama_cpp_is_installed_in_the_one_version_whose_structs_are_known() -> None:
+    assert f"{library.PACKAGE}=={library.VERSION}" in EXTRAS["llamacpp"]
+    assert pins("constraints.txt")[library.PACKAGE] == library.VERSION
+
+
 def test_a_router_can_be_installed_beside_vllm() -> None:
     """Then `flyserve up` runs both on one machine."""
     pinned = pins("constraints-vllm.txt")
@@ -61,9 +67,10 @@ def test_processes_with_and_without_vllm_work_together_in_the_same_versions() ->
 
 def test_only_the_engine_brings_torch_and_only_the_cluster_brings_ray() -> None:
     brings = {extra: needed([f"flyserve[{extra}]"]) for extra in EXTRAS if extra != "dev"}
-    assert {extra for extra, names in brings.items() if "torch" in names} == {"engine"}
+    assert {extra for extra, names in brings.items() if "torch" in names} == {"engine", "llamacpp"}
     assert {extra for extra, names in brings.items() if "ray" in names} == {"ray", "cluster"}
-    assert {extra for extra, names in brings.items() if "transformers" in names} == {"router", "engine"}
+    of_models = {"router", "engine", "llamacpp"}
+    assert {extra for extra, names in brings.items() if "transformers" in names} == of_models
 
 
 def test_a_client_needs_grpc_and_protobuf_alone() -> None:

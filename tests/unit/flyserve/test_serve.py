@@ -21,6 +21,7 @@ from services.common.hub import fetch, resolve
 from services.common.machine.gpus import Gpu
 from services.common.machine.machine import Machine
 from tests.support.fake_hub import COMMIT, FakeHub, fake_hub
+from tests.support.gguf_files import described_llama, write_gguf
 
 
 @pytest.fixture(autouse=True)
@@ -146,6 +147,39 @@ def test_a_drafter_with_other_tokens_is_mapped_to_those_of_the_target(models: Pa
     assert drafters[0].config["target_tokenizer"] == str(models / "target")
 
 
+def test_a_gguf_file_is_served_by_llama_cpp(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(models / "cache"))
+    files = [write_gguf(models / f"{name}.gguf", described_llama(), {}) for name in ("large", "small")]
+    made = content(files[0], "--draft", files[1], "--sub-draft", "suffix", "--max-model-len", "9")
+    on_cpu = {"engine": "llamacpp", "gpus": 0, "threads": "auto", "max_model_len": 9, "max_threads": 1}
+    assert made["target"] == {"model": str(files[0]), **on_cpu}
+    assert made["drafter"] == {"model": str(files[1]), **on_cpu}
+    specs = {spec.role: spec for spec in plan(parse(Deployment, made, "test"), "here:1")}
+    assert specs[Role.DRAFTER].config["engine"] == "llamacpp" and "declared_cpus" in specs[Role.DRAFTER].hints
+    mixed = content(models / "target", "--draft", files[1], "--engine", "builtin")
+    assert (mixed["target"]["engine"], mixed["drafter"]["engine"]) == ("builtin", "llamacpp")
+    assert mixed["drafter"]["vocabulary"] == "text"
+
+
+def test_gpus_are_left_to_the_library_of_a_gguf_file(gpus: None, models: Path) -> None:
+    assert content(write_gguf(models / "m.gguf", described_llama(), {}))["target"]["gpus"] == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--engine", "builtin"], "a GGUF file, but engine is builtin: set engine: llamacpp"),
+        (["--dtype", "bfloat16"], "target.dtype: is 'bfloat16'"),
+        (["--quantization", "int8"], "engine llamacpp has no such key, only builtin"),
+        (["--shards", "2"], "target.shards: engine llamacpp has no such key"),
+        (["--max-sequences", "257"], "target.max_sequences: is 257: must be at most 256"),
+    ],
+)
+def test_what_llama_cpp_does_not_have_is_said(models: Path, flags: list[str], message: str) -> None:
+    result = printed(write_gguf(models / "m.gguf", described_llama(), {}), *flags)
+    assert result.exit_code == 2 and message in result.stderr
+
+
 @pytest.mark.parametrize("name", ["org/name", "org/name@main", f"org/name@{COMMIT}"])
 def test_a_name_of_the_hub_is_printed_with_its_commit(hub: FakeHub, name: str) -> None:
     assert content(name)["target"]["model"] == f"org/name@{COMMIT}"
@@ -165,7 +199,7 @@ def test_a_copy_of_the_hub_needs_no_network(hub: FakeHub, monkeypatch: pytest.Mo
     [
         ("org/other", "org/other@main: no such folder, and no such model on the hub, or it is private"),
         ("org/name@gone", "the model hub has org/name, but no revision gone: use a branch"),
-        ("some/model.gguf", "target.model: is 'some/model.gguf': GGUF files cannot be served"),
+        ("some/model.gguf", "target.model: no file some/model.gguf"),
     ],
 )
 def test_a_model_that_the_hub_lacks_is_said_with_the_remedy(hub: FakeHub, name: str, message: str) -> None:

@@ -48,7 +48,7 @@ def test_models_are_found_under_the_applications_root_or_on_the_hub(folder: Path
         ("target: {}", "target.model: is required"),
         (
             "target: {model: big}\ndrafter: {engine: magic}",
-            "drafter.engine: is 'magic': must be one of 'builtin', 'vllm', 'ngram', 'suffix'",
+            "drafter.engine: is 'magic': must be one of 'builtin', 'vllm', 'llamacpp', 'ngram', 'suffix'",
         ),
         (
             "target: {model: big}\ndrafter: {replicas: 2}",
@@ -56,7 +56,7 @@ def test_models_are_found_under_the_applications_root_or_on_the_hub(folder: Path
         ),
         (
             "target: {model: big}\ndrafter: {engine: suffix, model: small}",
-            "drafter.model: engine suffix has no such key, only builtin, vllm: leave it out",
+            "drafter.model: engine suffix has no such key, only builtin, vllm, llamacpp: leave it out",
         ),
         (
             "target: {model: big}\ndrafter: {engine: suffix}\nsub_drafter: {engine: ngram}",
@@ -119,6 +119,18 @@ def test_models_are_found_under_the_applications_root_or_on_the_hub(folder: Path
             "target: {model: big, engine: vllm, gpus: 0.5}",
             "target.gpus: is 0.5: vLLM takes almost all memory of a GPU unless"
             " engine_args.gpu_memory_utilization limits it",
+        ),
+        (
+            "target: {model: big.gguf}",
+            "target.model: is big.gguf, a GGUF file, but engine is builtin: set engine: llamacpp",
+        ),
+        (
+            "target: {model: big, engine: llamacpp}",
+            "target.model: is big, must be a GGUF file (*.gguf) with engine llamacpp",
+        ),
+        (
+            "target: {model: big.gguf, engine: llamacpp, gpus: 1}",
+            "target.gpus: is 1, must be 0: llama.cpp takes the devices of its build",
         ),
         (
             "target: {model: big, kv_tokens: auto}",

@@ -19,6 +19,8 @@ from orchestration.deployment.plan import plan, router_config
 from orchestration.deployment.tiers import (
     BuiltinDrafter,
     BuiltinTarget,
+    LlamaCppDrafter,
+    LlamaCppTarget,
     NgramDrafter,
     NgramSubDrafter,
     SuffixDrafter,
@@ -30,9 +32,9 @@ from router.config import RouterConfig
 from services.common.config import Config, load_yaml, parse
 from services.common.sections import Engines, engine_of, keys_of, sections_of
 from services.common.telemetry.config import TelemetryConfig
-from services.drafter.config import DRAFTERS, DrafterConfig, VllmDrafterConfig
+from services.drafter.config import DRAFTERS, DrafterConfig, LlamaCppDrafterConfig, VllmDrafterConfig
 from services.lookup.config import LOOKUPS, NgramConfig, SuffixConfig
-from services.target.config import TARGETS, TargetConfig, VllmTargetConfig
+from services.target.config import TARGETS, LlamaCppTargetConfig, TargetConfig, VllmTargetConfig
 from tests.support.config_values import at, nested, other_values
 from tools.configuration_reference import OUTPUT
 from tools.configuration_reference import rendered as page
@@ -53,8 +55,10 @@ TIERS = {name: sections_of(Deployment.model_fields[name].annotation) for name in
 SECTIONS: dict[type[Config], type[Config]] = {
     BuiltinTarget: TargetConfig,
     VllmTarget: VllmTargetConfig,
+    LlamaCppTarget: LlamaCppTargetConfig,
     BuiltinDrafter: DrafterConfig,
     VllmDrafter: VllmDrafterConfig,
+    LlamaCppDrafter: LlamaCppDrafterConfig,
     NgramDrafter: NgramConfig,
     SuffixDrafter: SuffixConfig,
     NgramSubDrafter: NgramConfig,

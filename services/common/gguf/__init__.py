@@ -1,0 +1,1 @@
+"""GGUF files: their header, and their tokenizer in the form that a router reads."""

@@ -1,0 +1,111 @@
+"""Read the header of a GGUF file: the metadata of its model. The weights are left to the engine."""
+
+import mmap
+import re
+from pathlib import Path
+from struct import Struct
+from struct import error as StructError
+from typing import Any
+
+from fly.errors import ModelError, describe
+
+SUFFIX = ".gguf"
+_MAGIC = b"GGUF"
+_VERSIONS = (2, 3)
+_TEXT, _ARRAY = 8, 9
+_NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+"""Type of a number in a header, and its code in the module `struct`."""
+_PART = re.compile(r"-\d{5}-of-(?P<number>\d{5})\.gguf$")
+
+
+def is_gguf(model: Path) -> bool:
+    """Check that a model is named as a GGUF file."""
+    return model.suffix == SUFFIX
+
+
+def gguf_parts(file: Path) -> list[Path]:
+    """Return all files of a model, of which `file` is the only or the first one (`NAME-00001-of-00003.gguf`).
+
+    Raises:
+        ModelError: A part is missing, or `file` is another part.
+    """
+    if (found := _PART.search(file.name)) is None:
+        return [file]
+    stem, number = file.name[: found.start()], int(found["number"])
+    parts = [file.with_name(f"{stem}-{part:05}-of-{number:05}.gguf") for part in range(1, number + 1)]
+    if file != parts[0]:
+        raise ModelError(f"{file} is a part of a model: name the first one, {parts[0].name}")
+    if missing := [part.name for part in parts if not part.is_file()]:
+        raise ModelError(f"{file.parent} lacks parts of the model: {', '.join(missing[:5])}")
+    return parts
+
+
+def read_header(file: Path) -> dict[str, Any]:
+    """Return the metadata of a file.
+
+    Raises:
+        ModelError: It cannot be read, is no GGUF file, or ends within its header.
+    """
+    try:
+        with file.open("rb") as opened:
+            if opened.read(len(_MAGIC)) != _MAGIC:
+                raise ModelError(f"{file} is not a GGUF file: it does not begin with {_MAGIC.decode()}")
+            with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                return _Reader(content).metadata()
+    except OSError as error:
+        raise ModelError(f"{file} cannot be read: {describe(error)}") from None
+    except (StructError, _HeaderError) as error:
+        reason = str(error) if isinstance(error, _HeaderError) else "it ends within its header"
+        raise ModelError(f"{file} is a damaged or incomplete GGUF file: {reason}") from None
+
+
+class _HeaderError(Exception):
+    """The header breaks the format."""
+
+
+class _Reader:
+    """Reads values one after the other; no count is believed that the rest of the file cannot hold."""
+
+    def __init__(self, content: mmap.mmap) -> None:
+        self._content, self._place = content, len(_MAGIC)
+
+    def metadata(self) -> dict[str, Any]:
+        version = self._number("I")
+        if version not in _VERSIONS:
+            raise _HeaderError(f"its version is {version}, must be one of {_VERSIONS}")
+        _, number = self._number("Q"), self._number("Q")
+        return {self._text(): self._value(self._number("I")) for _ in range(self._count(number, 1))}
+
+    def _value(self, kind: int) -> Any:
+        if kind == _TEXT:
+            return self._text()
+        if kind != _ARRAY:
+            return self._number(self._code(kind))
+        kind, number = self._number("I"), self._number("Q")
+        if kind == _TEXT:
+            return [self._text() for _ in range(self._count(number, 8))]
+        code = Struct(f"<{self._count(number, 1)}{self._code(kind)}")
+        return list(self._unpack(code))
+
+    def _code(self, kind: int) -> str:
+        if kind not in _NUMBERS:
+            raise _HeaderError(f"it has a value of the unknown type {kind}")
+        return _NUMBERS[kind]
+
+    def _count(self, number: int, least_bytes: int) -> int:
+        if number * least_bytes > len(self._content) - self._place:
+            raise _HeaderError(f"it has a list of {number} values, more than the file holds")
+        return number
+
+    def _number(self, code: str) -> Any:
+        return self._unpack(Struct(f"<{code}"))[0]
+
+    def _text(self) -> str:
+        length = self._count(self._number("Q"), 1)
+        start, self._place = self._place, self._place + length
+        return self._content[start : self._place].decode("utf-8", "replace")
+
+    def _unpack(self, code: Struct) -> tuple[Any, ...]:
+        values = code.unpack_from(self._content, self._place)
+        self._place += code.size
+        return values

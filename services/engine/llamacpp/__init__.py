@@ -1,0 +1,1 @@
+"""llama.cpp as a runner: GGUF files, computed by libllama."""

@@ -1,0 +1,175 @@
+"""Load a GGUF file into a runner, or report what is wrong with the file, the keys or the memory."""
+
+import ctypes
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fly.blocks import BLOCK_TOKENS
+from fly.errors import ModelError
+from fly.messages import ModelInfo
+from fly.version import VERSION
+from services.common.gguf.header import gguf_parts, read_header
+from services.common.machine.machine import find_machine
+from services.common.model_source import model_folder, model_name
+from services.common.token_map import hash_token_map, num_token_ids, read_token_map
+from services.engine.config import AUTO, LlamaCppConfig
+from services.engine.llamacpp import library as libllama
+from services.engine.llamacpp.runner import LlamaCppRunner
+from services.engine.llamacpp.tokens import check_tokens
+from services.engine.loading.folder import BackgroundFingerprint
+from services.engine.loading.steps_check import check_steps
+
+logger = logging.getLogger(__name__)
+
+_KV_TOKENS = 16_384
+"""KV positions by default, if the memory allows. Every row passes over all that are used, by any sequence."""
+_KV_SHARE = 0.25
+_KV_BYTES = 2
+_CELLS = 256
+"""The library rounds the cells of a context up to a multiple of this number."""
+_CHECKED_TOKENS = 24
+"""Tokens of the sequences that are computed in several ways at the start."""
+_MOST_ROWS = 512
+"""Rows that the library computes at once; a larger batch is divided."""
+
+
+def load_gguf_runner(config: LlamaCppConfig) -> LlamaCppRunner:
+    """Load the model of a configuration and return its runner.
+
+    Raises:
+        ModelError: The library is missing or another one, the file is damaged, its architecture or its
+            tokenizer is not supported, or there is too little memory.
+    """
+    torch.set_num_threads(config.num_threads)  # which the library's number follows
+    library, file = libllama.load_library(), config.model
+    parts = gguf_parts(file)
+    metadata, folder = read_header(file), model_folder(file)
+    size = sum(os.path.getsize(part) for part in parts)
+    capacity = _kv_tokens(config, kv_bytes(metadata), find_machine().memory_bytes - size)
+    with BackgroundFingerprint(parts) as fingerprint:
+        model = _load(library, file)
+        token_map = read_token_map(folder)
+        rows = library.llama_vocab_n_tokens(library.llama_model_get_vocab(model))
+        if (num_ids := num_token_ids(token_map)) > rows:
+            raise ModelError(f"{file}: the tokenizer has {num_ids} ids, the embedding {rows} rows")
+        check_tokens(library, model, folder, file)
+        most_slots = min(libllama.MOST_SEQUENCES, 2 * config.max_sequences)
+        context = _open(library, model, config, capacity, most_slots)
+    quantization = library.llama_ftype_name(library.llama_model_ftype(model)).decode()
+    info = ModelInfo(
+        role=config.role,
+        model_id=model_name(file),
+        weight_fingerprint=f"{fingerprint.result()}-{config.engine}",
+        architecture=str(metadata.get("general.architecture", "unknown")),
+        token_map_hash=hash_token_map(token_map),
+        vocab_size=num_ids,
+        context_length=_context_length(config, library.llama_model_n_ctx_train(model)),
+        dtype=config.dtype.value,
+        shards=1,
+        kv_capacity=capacity,
+        version=VERSION,
+        max_sequences=config.max_sequences,
+        engine=config.engine,
+        engine_version=libllama.VERSION,
+        quantization=quantization,
+    )
+    logger.info("%s: %s, %d KV positions", file, quantization, capacity)
+    runner = LlamaCppRunner(info, context, _num_rows(config), rows, most_slots)
+    check_steps(runner, torch.bfloat16, _CHECKED_TOKENS)  # quantized rows, and 16 bits of KV memory, round
+    return runner
+
+
+def kv_bytes(metadata: Mapping[str, Any]) -> int:
+    """Return the bytes of one KV position in all layers, at most: compressed attention needs less. Pure."""
+
+    def number(name: str, default: float = 0) -> Any:
+        return metadata.get(f"{metadata.get('general.architecture')}.{name}", default)
+
+    layers, heads = number("block_count"), number("attention.head_count")
+    most_heads = max(heads, default=0) if isinstance(heads, list) else heads
+    width = number("embedding_length") / max(1, most_heads)
+    per_layer = number("attention.head_count_kv", most_heads)
+    kv_heads = sum(per_layer) if isinstance(per_layer, list) else layers * per_layer
+    lengths = number("attention.key_length", width) + number("attention.value_length", width)
+    return int(kv_heads * lengths * _KV_BYTES)
+
+
+def _kv_tokens(config: LlamaCppConfig, bytes_each: int, memory_bytes: int) -> int:
+    """Return the KV positions, in whole blocks."""
+    room = int(memory_bytes * _KV_SHARE / max(1, bytes_each))
+    fitting = max(BLOCK_TOKENS, min(room, max(_KV_TOKENS, config.max_model_len or 0)))
+    wanted = config.kv_tokens if isinstance(config.kv_tokens, int) else fitting
+    if wanted < BLOCK_TOKENS:
+        raise ModelError(f"kv_tokens: is {wanted}, must be at least {BLOCK_TOKENS}")
+    if 0 < memory_bytes < wanted * bytes_each:
+        raise ModelError(
+            f"kv_tokens: is {wanted}, which take {wanted * bytes_each / 1e9:.1f} GB, but beside the weights"
+            f" {memory_bytes / 1e9:.1f} GB are available: lower kv_tokens, or set {AUTO}"
+        )
+    return wanted // BLOCK_TOKENS * BLOCK_TOKENS
+
+
+def _context_length(config: LlamaCppConfig, trained: int) -> int:
+    if config.max_model_len is not None and config.max_model_len > trained:
+        raise ModelError(f"max_model_len: is {config.max_model_len}, at most {trained}, the model's context")
+    return config.max_model_len or trained
+
+
+def _load(library: Any, file: Path) -> int:
+    """Return the model of a file, whose sequences can be rolled back."""
+    with libllama.explained() as lines:
+        model: int | None = library.llama_model_load_from_file(
+            os.fsencode(file), library.llama_model_default_params()
+        )
+    if not model:
+        raise ModelError(f"{file} cannot be loaded: {_reason(lines)}")
+    for kind, reason in (
+        ("is_recurrent", "its state (Mamba, RWKV) cannot be rolled back"),
+        ("is_hybrid", "the state of its recurrent layers (Mamba, linear attention) cannot be rolled back"),
+        ("is_diffusion", "diffusion models are not supported"),
+        ("has_encoder", "encoder-decoder models are not supported"),
+    ):
+        if getattr(library, f"llama_model_{kind}")(model):
+            library.llama_model_free(model)
+            raise ModelError(f"{file}: {reason}")
+    return model
+
+
+def _num_rows(config: LlamaCppConfig) -> int:
+    """Return the most rows of a forward, those of the checks and measurements of the start included."""
+    return max(config.batch_tokens, 2 * _CHECKED_TOKENS)
+
+
+def _open(library: Any, model: int, config: LlamaCppConfig, capacity: int, most_slots: int) -> int:
+    """Return a context of the model, whose sequences share all cells."""
+    asked = {
+        "n_ctx": -(-capacity // _CELLS) * _CELLS,
+        "n_batch": _num_rows(config),
+        "n_ubatch": min(_num_rows(config), _MOST_ROWS),
+        "n_seq_max": most_slots,
+        "n_threads": config.num_threads,
+    }
+    params = library.llama_context_default_params()
+    for name, value in (asked | {"n_threads_batch": config.num_threads, "kv_unified": True}).items():
+        setattr(params, name, value)
+    with libllama.explained() as lines:
+        context: int | None = library.llama_init_from_model(model, params)
+    if not context:
+        raise ModelError(f"{config.model}: no context of {capacity} KV positions: {_reason(lines)}")
+    for name, value in asked.items():
+        if (found := getattr(library, f"llama_{name}")(ctypes.c_void_p(context))) < value:
+            raise ModelError(f"{libllama.PACKAGE} made a context with {name} {found} instead of {value}")
+    if not library.llama_get_causal_attn(context):
+        raise ModelError(f"{config.model}: only causal language models are supported")
+    return context
+
+
+def _reason(lines: list[str]) -> str:
+    """Return why the library failed: its last error is the most general one, so it is the one before."""
+    told = [line.rpartition("error loading model: ")[2] for line in lines if "error loading model" in line]
+    return next(iter([*told, *lines]), "libllama names no reason; is there enough memory?")

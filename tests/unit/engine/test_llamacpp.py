@@ -1,0 +1,246 @@
+"""GGUF files on llama.cpp: logits against transformers, any order of roll-back and sharing, and bad input."""
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from fly.blocks import BLOCK_TOKENS
+from fly.errors import ModelError
+from fly.messages import Role
+from fly.request import SamplingParams
+from services.common.gguf import tokenizer
+from services.common.gguf.header import read_header
+from services.engine.base import ForwardInput, KvSlot
+from services.engine.config import LlamaCppConfig
+from services.engine.llamacpp import library
+from services.engine.llamacpp.runner import LlamaCppRunner
+from services.engine.llamacpp.start import kv_bytes, load_gguf_runner
+from tests.support.gguf_files import byte_level_tokens, described_llama, gguf_of, tiny_mamba, write_gguf
+from tests.support.tiny_models import CONTEXT, VOCAB_SIZE, make_tiny
+
+NEAR = 0.03
+"""Difference of logits that 16 bits of KV memory may make; those of the tiny model spread over about 10."""
+Load = Callable[..., LlamaCppRunner]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return gguf_of(make_tiny("llama"), tmp_path_factory.mktemp("gguf") / "tiny.gguf")
+
+
+@pytest.fixture
+def load(file: Path) -> Load:
+    def load(**changes: Any) -> LlamaCppRunner:
+        size = {"model": file, "max_sequences": 4, "kv_tokens": 512, "max_batch_tokens": 64, **changes}
+        return load_gguf_runner(LlamaCppConfig(role=Role.TARGET, **size))
+
+    return load
+
+
+def rows(slot: KvSlot, ids: Sequence[int], start: int = 0, outputs: int | None = None) -> ForwardInput:
+    tokens = ids[start:]
+    num = len(tokens) if outputs is None else outputs
+    return ForwardInput(slot, start, tokens, num, SamplingParams(), 1, ids)
+
+
+def expected(ids: Sequence[int]) -> Tensor:
+    with torch.inference_mode():
+        logits: Tensor = make_tiny("llama")(input_ids=torch.tensor([list(ids)])).logits[0]
+    return logits
+
+
+def allocated(runner: LlamaCppRunner, num_tokens: int) -> KvSlot:
+    slot = runner.allocate(num_tokens)
+    assert slot is not None
+    return slot
+
+
+def test_logits_are_those_of_transformers(load: Load) -> None:
+    runner = load()
+    texts = [[3, 14, 15, 9, 26], [5] * 30, [35, 8, 9]]
+    batch = [rows(allocated(runner, CONTEXT), ids) for ids in texts]
+    found = runner.logits(batch).split([len(ids) for ids in texts])
+    for ids, logits in zip(texts, found, strict=True):
+        assert float((logits - expected(ids)).abs().max()) < NEAR
+    info = runner.info
+    assert (info.vocab_size, info.context_length, info.kv_capacity) == (VOCAB_SIZE, CONTEXT, 512)
+    assert (info.engine, info.engine_version, info.quantization) == (
+        "llamacpp",
+        library.VERSION,
+        "(guessed) all F32",
+    )
+
+
+@pytest.mark.parametrize("kind", ["llama_odd", "mistral_full", "qwen2", "qwen3", "gemma3"])
+def test_architectures_of_today(load: Load, kind: str, tmp_path: Path) -> None:
+    model, ids = make_tiny(kind), [(7 * place) % VOCAB_SIZE for place in range(40)]
+    if kind == "gemma3":
+        for layer in model.model.layers:
+            layer.self_attn.scaling = 8**-0.5  # llama.cpp knows the one of Gemma's sizes alone
+    pattern = {"gemma3.attention.sliding_window_pattern": 2} if kind == "gemma3" else {}
+    runner = load(model=gguf_of(model, tmp_path / "tiny.gguf", **pattern))
+    slot = allocated(runner, CONTEXT)
+    runner.logits([rows(slot, [*ids[:30], 1, 2, 3])])
+    found = runner.logits([rows(slot, ids, 30)])  # after a roll-back, beyond the window of Gemma's layers
+    with torch.inference_mode():
+        wanted = model(input_ids=torch.tensor([ids])).logits[0, 30:]
+    assert float((found - wanted).abs().max()) < NEAR
+    assert kv_bytes(read_header(tmp_path / "tiny.gguf")) > 0
+
+
+def test_any_order_of_rollback_sharing_and_preemption_computes_the_same(load: Load) -> None:
+    runner, chance = load(), random.Random(1)
+    known: dict[KvSlot, list[int]] = {allocated(runner, CONTEXT): [] for _ in range(3)}
+    for _ in range(60):
+        slot, source = chance.choice([*known]), chance.choice([*known])
+        keep = len(known[source]) // BLOCK_TOKENS * BLOCK_TOKENS
+        if chance.random() < 0.1:
+            assert runner.resize(slot, 0)
+            known[slot] = []
+        elif chance.random() < 0.3 and slot != source and keep:
+            assert runner.copy_prefix(source, slot, keep)
+            known[slot] = known[source][:keep]
+        kept = known[slot][: chance.randint(max(0, len(known[slot]) - 9), len(known[slot]))]
+        new = chance.choices(range(VOCAB_SIZE), k=min(chance.choice([1, 4, 24]), CONTEXT - len(kept)))
+        if not new:
+            kept, new = [], [1, 2, 3]
+        known[slot] = [*kept, *new]
+        assert runner.resize(slot, len(known[slot]), len(kept))
+        logits = runner.logits([rows(slot, known[slot], len(kept))])
+        difference = logits - expected(known[slot])[len(kept) :]
+        assert float(difference.abs().max()) < NEAR
+    for slot in known:
+        runner.free(slot)
+    assert runner.kv_used == 0
+
+
+def test_a_shared_prefix_takes_its_memory_once_and_outlives_its_first_owner(load: Load) -> None:
+    runner, ids = load(kv_tokens=128), list(range(1, 49))
+    first = allocated(runner, 48)
+    runner.logits([rows(first, ids, outputs=0)])
+    others = [allocated(runner, 0) for _ in range(3)]
+    assert all(runner.copy_prefix(first, other, 48) for other in others)
+    assert runner.kv_used == 48
+    runner.free(first)
+    texts = [[*ids, 50 + index] for index in range(3)]
+    assert all(runner.resize(slot, 49, 48) for slot in others)
+    found = runner.logits([rows(slot, text, 48) for slot, text in zip(others, texts, strict=True)])
+    for text, logits in zip(texts, found, strict=True):
+        assert float((logits - expected(text)[-1]).abs().max()) < NEAR
+
+
+def test_cached_sequences_end_before_the_library_has_no_number_left(load: Load) -> None:
+    runner = load(max_sequences=2, kv_tokens=1024)
+    for number in range(4):
+        slot = allocated(runner, 16)
+        runner.logits([rows(slot, [number] * 16, outputs=0)])
+        runner.retire(slot, 16)
+    assert runner.allocate(16) is None and runner.kv_cached == 64
+    runner.free(0)
+    assert runner.allocate(16) == 0
+
+
+def test_a_forward_without_outputs_and_many_rows(load: Load) -> None:
+    runner = load()
+    slots = [allocated(runner, 32) for _ in range(2)]
+    texts = [list(range(32)), list(range(32, 64))]
+    assert runner.logits([rows(s, t, outputs=0) for s, t in zip(slots, texts, strict=True)]).shape[0] == 0
+    found = runner.logits([rows(s, [*t, 7], 32) for s, t in zip(slots, texts, strict=True)])
+    for text, logits in zip(texts, found, strict=True):
+        assert float((logits - expected([*text, 7])[-1]).abs().max()) < NEAR
+
+
+def rejection(load: Load, **changes: Any) -> str:
+    with pytest.raises(ModelError) as caught:
+        load(**changes)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_an_unknown_architecture_is_named(load: Load, tmp_path: Path) -> None:
+    metadata = described_llama() | {"general.architecture": "other"}
+    file = write_gguf(tmp_path / "other.gguf", metadata, {})
+    assert "unknown model architecture: 'other'" in rejection(load, model=file)
+
+
+def test_a_state_that_cannot_be_rolled_back_is_named(load: Load, tmp_path: Path) -> None:
+    found = rejection(load, model=tiny_mamba(tmp_path / "mamba.gguf"))
+    assert "its state (Mamba, RWKV) cannot be rolled back" in found
+
+
+def test_a_cut_file_is_named_at_whatever_byte_it_ends(load: Load, file: Path, tmp_path: Path) -> None:
+    content, cut = file.read_bytes(), tmp_path / "cut.gguf"
+    for size in (0, 3, 20, 1000, len(content) // 2, len(content) - 1):
+        cut.write_bytes(content[:size])
+        assert str(cut) in rejection(load, model=cut)
+
+
+def test_lengths_and_memory_are_named(load: Load) -> None:
+    assert "max_model_len: is 65, at most 64, the model's context" in rejection(load, max_model_len=65)
+    assert "kv_tokens: is 15, must be at least 16" in rejection(load, kv_tokens=15)
+    assert "lower kv_tokens, or set auto" in rejection(load, kv_tokens=10**12)
+    assert load(max_model_len=32).info.context_length == 32
+    assert load(kv_tokens="auto").info.kv_capacity == 16_384
+
+
+def test_a_tokenizer_that_makes_other_tokens_is_refused(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after an error of the conversion, or with the tokenizer of another model beside a file."""
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(byte_level_tokens()), **sizes))
+    assert load(model=gguf_of(model, tmp_path / "right.gguf")).info.vocab_size == len(byte_level_tokens())
+    changed = {**tokenizer._KINDS, "smollm": tokenizer._Kind(["[a-z]"])}
+    monkeypatch.setattr(tokenizer, "_KINDS", changed)
+    found = rejection(load, model=gguf_of(model, tmp_path / "wrong.gguf"))
+    assert "its tokenizer (tokenizer.ggml.model, pre) is not supported: it makes" in found
+
+
+def test_a_missing_or_other_library_is_named(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rejected() -> str:
+        library.load_library.cache_clear()
+        return rejection(load)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(library, "PACKAGE", "no-such-package")
+        assert "is not installed here: pip install 'flyserve[llamacpp]'" in rejected()
+    with monkeypatch.context() as patch:
+        patch.setattr(library.metadata, "version", lambda _: "2030.1.1")
+        assert (
+            f"xllamacpp 2030.1.1 is installed, this version of FlyServe needs {library.VERSION}" in rejected()
+        )
+    with monkeypatch.context() as patch:
+        patch.setattr(library, "_FUNCTIONS", {**library._FUNCTIONS, "llama_gone": (None, ())})
+        assert "it has no llama_gone" in rejected()
+    with monkeypatch.context() as patch:
+        patch.setattr(library, "_CONTEXT_DEFAULTS", {"n_ctx": 513})
+        assert "llama_context_params.n_ctx is 512, must be 513" in rejected()
+    library.load_library.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("metadata", "size"),
+    [
+        (
+            {"block_count": 30, "embedding_length": 576, "attention.head_count": 9}
+            | {"attention.head_count_kv": 3},
+            23_040,
+        ),
+        ({"block_count": 2, "embedding_length": 64, "attention.head_count": 4}, 512),
+        (
+            {"block_count": 2, "embedding_length": 64, "attention.head_count": [4, 8]}
+            | {"attention.head_count_kv": [2, 0], "attention.key_length": 16, "attention.value_length": 8},
+            96,
+        ),
+        ({}, 0),
+    ],
+)
+def test_the_bytes_of_a_position(metadata: dict[str, Any], size: int) -> None:
+    described = {f"llama.{key}": value for key, value in metadata.items()}
+    assert kv_bytes({"general.architecture": "llama", **described}) == size
