@@ -9,8 +9,8 @@ _LEAST_TOKENS = 4
 """Fewer tokens are decoded one by one: their steps cost little beside forwards this long, and sequences whose
 steps end at different times share fewer forwards.
 
-NOTE: that does not hold for a target on another engine, which decodes on between the steps: there each step
-saved is one less on cores that its forwards need.
+NOTE: that does not hold where shared forwards save little, as on llama.cpp, nor for a model that answers
+alone: there each step saved is one less on cores that its forwards need.
 """
 
 
@@ -27,7 +27,7 @@ class ExtensionLength:
         """Let the forwards of a step take at most `interval_s` seconds; 0 decodes one token per step.
 
         `usual_s` is the duration of such a forward in other responses of the target, if it is known;
-        `decodes_ahead` is True for a target that decodes on between the steps.
+        `decodes_ahead` is True for a target to which shared forwards are worth little.
         """
         self._interval_s = interval_s
         self._least_tokens = 1 if decodes_ahead else _LEAST_TOKENS

@@ -81,10 +81,11 @@ async def open_speculative(
         if request.plan.drafts:
             drafter = await sessions.enter_async_context(DrafterSession(context, request, make_open))
         speculation, text = await begin(request, context.tokenizer)
-        costs = target.replica.lookup_costs
+        costs, own = target.replica.lookup_costs, target.replica.info.costs
         extension = ExtensionLength(
             extension_interval_s(request, context.config),
             usual_s=costs.forward_s or None,
+            decodes_ahead=own is not None and own.rows_add_up,
         )
         lookup = LookupBenefit(costs, extension.fitting)
         learners: list[Learner] = [extension, lookup]

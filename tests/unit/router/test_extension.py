@@ -1,6 +1,6 @@
 """The number of tokens that the target decodes in one step without drafts."""
 
-from fly.messages import StepTimes
+from fly.messages import ForwardCosts, StepTimes
 from fly.round_record import RoundRecord
 from fly.types import Decision
 from router.generation.extension import ExtensionLength
@@ -38,6 +38,11 @@ def test_it_grows_up_to_the_interval() -> None:
 def test_a_slow_target_decodes_one_token_per_step() -> None:
     assert lengths(0.05, 0.02, 5) == [1] * 5
     assert lengths(0.0, 0.001, 5) == [1] * 5
+
+
+def test_rows_that_are_computed_one_by_one_add_up() -> None:
+    assert ForwardCosts(0.010, 0.080).rows_add_up
+    assert not ForwardCosts(0.010, 0.030).rows_add_up and not ForwardCosts(0.010, 0.010).rows_add_up
 
 
 def test_a_slow_target_that_decodes_ahead_sends_what_fits() -> None:
