@@ -6,11 +6,12 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Metric
 
-from fly.messages import Load, Role
+from fly.messages import Load, ModelInfo, Role
 from router.metrics import RouterMetrics
 from router.replicas.acceptance import Acceptance
 from services.common.telemetry.process import process_metrics
 from services.drafter.servicer import DrafterMetrics
+from services.engine.metrics import register_model
 from services.lookup.engines import NgramEngine
 from services.lookup.index.budget import IndexBudget
 from services.lookup.servicer import LookupMetrics
@@ -51,6 +52,9 @@ def registries() -> Mapping[str, CollectorRegistry]:
     router, target, drafter, lookup, sub_drafter = (CollectorRegistry() for _ in range(5))
     RouterMetrics(router, "", lambda: [("drafter-0", Acceptance())])
     TargetMetrics(target, Load)
+    model = ModelInfo(Role.TARGET, "", "", "", "", 0, 0, "", 1, 0, "")
+    for registry in (target, drafter):
+        register_model(registry, model)
     level_gains = dict.fromkeys(("sub_drafter", "ahead"), lambda: 1.0)
     DrafterMetrics(drafter, Role.DRAFTER, Load, IndexBudget(), level_gains)
     engine, budget = NgramEngine(2, 5, IndexBudget()), IndexBudget()

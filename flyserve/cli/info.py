@@ -122,7 +122,8 @@ def _model(tier: str, model: ModelInfo | None) -> Text:
     looks_up = not model.weight_fingerprint
     parts = (
         "looks tokens up, without a model" if looks_up else model.architecture,
-        model.dtype,
+        model.quantization or model.dtype,
+        f"engine {model.engine} {model.engine_version}" if model.engine else "",
         "" if looks_up else f"row_invariant {str(model.row_invariant).lower()}",
         f"context {context}",
         "" if looks_up else f"vocabulary {model.vocab_size:,}",

@@ -11,6 +11,7 @@ from orchestration.control.cluster_state import ClusterState
 from orchestration.control.instances import Instance, Phase, ReplicaHistory
 from orchestration.control.precedence import deferred
 from orchestration.deployment.plan import ReplicaSpec
+from services.common.sections import ENGINE
 
 
 class ReplicaState(StrEnum):
@@ -62,6 +63,7 @@ class TierStatus:
         ready: Number of replicas that serve with an up-to-date spec.
         outdated: Number of replicas that still have to be replaced.
         autoscaling: Autoscaling state; None if the tier is not autoscaled.
+        engine: Its engine; empty for the tier's first one, such as `builtin`.
     """
 
     role: Role
@@ -69,6 +71,7 @@ class TierStatus:
     ready: int
     outdated: int
     autoscaling: AutoscalingStatus | None = None
+    engine: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,7 @@ def tiers(
             ready=sum(row.state is ReplicaState.READY and row.is_current for row in own),
             outdated=sum(row.state is not ReplicaState.DRAINING and not row.is_current for row in own),
             autoscaling=autoscaling.get(role),
+            engine=next((str(spec.config.get(ENGINE, "")) for spec in desired if spec.role is role), ""),
         )
         for role in Role
         if (own := [row for row in rows if row.role is role]) or role in autoscaling

@@ -27,7 +27,7 @@ from services.drafter.vocabulary.start import map_vocabulary
 from services.engine.engine import Engine
 from services.engine.factory import build_engine
 from services.engine.interface import DrafterEngine
-from services.engine.metrics import EngineMetrics
+from services.engine.metrics import EngineMetrics, register_model
 from services.lookup.index.budget import IndexBudget
 from services.lookup.index_metrics import register_index_metrics
 
@@ -158,6 +158,7 @@ def host_drafter(
 ) -> Host:
     """Return a host that serves a running engine, not yet started; draining it stops the engine."""
     telemetry, role = telemetry or Telemetry(), engine.info.role
+    register_model(telemetry.registry, engine.info)
     metrics = DrafterMetrics(telemetry.registry, role, engine.load, engine.index_budget, engine.level_gains)
     streams = StreamTelemetry[DraftStep, Draft](f"{role.value}.draft", telemetry.tracer, metrics)
     servicer = DrafterServicer(engine, streams)

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Info
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from fly.messages import Load, Role
+from fly.messages import Load, ModelInfo, Role
 from services.common.telemetry.buckets import SECONDS
 from services.common.telemetry.instrumented_stream import Answer, StepMetrics
 
@@ -32,6 +32,21 @@ _COUNTERS = {
         "Tokens whose KV cache entries were shared by another sequence with the same prefix.",
     ),
 }
+
+
+def register_model(registry: CollectorRegistry, info: ModelInfo) -> None:
+    """Register the model of a replica, and the engine that runs it."""
+    model = Info("flyserve_model", "Model of the replica, and the engine that runs it.", registry=registry)
+    model.info(
+        {
+            "role": info.role.value,
+            "model": info.model_id,
+            "architecture": info.architecture,
+            "engine": info.engine or "builtin",
+            "engine_version": info.engine_version,
+            "quantization": info.quantization,
+        }
+    )
 
 
 class EngineMetrics(StepMetrics[Answer]):

@@ -19,7 +19,7 @@ from services.engine.config import StartFollowers
 from services.engine.engine import Engine
 from services.engine.factory import build_engine
 from services.engine.interface import TargetEngine
-from services.engine.metrics import EngineMetrics
+from services.engine.metrics import EngineMetrics, register_model
 from services.engine.sharding.follower import spawn_followers
 from services.target.builtin import BuiltinTarget
 from services.target.config import AnyTargetConfig, TargetConfig
@@ -105,6 +105,7 @@ def host_target(
 ) -> Host:
     """Return a host for a running engine, not yet started; it stops the engine once it is drained."""
     telemetry = telemetry or Telemetry()
+    register_model(telemetry.registry, engine.info)
     metrics = TargetMetrics(telemetry.registry, engine.load)
     servicer = TargetServicer(engine, StreamTelemetry("target.verify", telemetry.tracer, metrics))
 

@@ -74,6 +74,7 @@ def summary(status: "DeploymentStatus") -> str:
     """Return the ready replicas of each tier, such as `target 1/2 (1 to be replaced), drafter 0/1`."""
     return ", ".join(
         f"{tier.role.value} {tier.ready}/{tier.desired}"
+        + (f" on {tier.engine}" if tier.engine else "")
         + (f" ({tier.outdated} to be replaced)" if tier.outdated else "")
         for tier in status.tiers
     )
