@@ -72,6 +72,15 @@ def _gemma3() -> t.PreTrainedModel:
     return t.Gemma3ForCausalLM(t.Gemma3TextConfig(**sizes))
 
 
+def _gemma4() -> t.PreTrainedModel:
+    """Make a Gemma 4 whose last layers use the keys and values of earlier ones."""
+    layers = ["sliding_attention", "full_attention"] * 2
+    sizes = {"num_hidden_layers": 4, "head_dim": 8, "global_head_dim": 8, "num_kv_shared_layers": 2}
+    inputs = {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": VOCAB_SIZE}
+    config = t.Gemma4TextConfig(**_tiny(sliding_window=WINDOW, layer_types=layers, **sizes, **inputs))
+    return t.Gemma4ForCausalLM(config)
+
+
 MAKERS: Mapping[str, Callable[[], t.PreTrainedModel]] = {
     "llama": lambda: t.LlamaForCausalLM(t.LlamaConfig(**_tiny(tie_word_embeddings=True))),
     # More heads than hidden / dim, untied.
@@ -85,6 +94,7 @@ MAKERS: Mapping[str, Callable[[], t.PreTrainedModel]] = {
     "phi3": lambda: t.Phi3ForCausalLM(t.Phi3Config(**_tiny(sliding_window=WINDOW))),
     "gemma2": _gemma2,
     "gemma3": _gemma3,
+    "gemma4": _gemma4,
     "gpt2": _gpt2,
     "opt": _opt,
     "gpt_neox": lambda: t.GPTNeoXForCausalLM(t.GPTNeoXConfig(**_tiny())),

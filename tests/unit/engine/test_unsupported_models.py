@@ -35,6 +35,7 @@ def rejection(folder: Path) -> str:
         ("DeepseekV2Config", "latent attention"),
         ("DeepseekV3Config", "latent attention"),
         ("Qwen3NextConfig", "recurrent state"),
+        ("Qwen3_5TextConfig", "recurrent state"),
         ("MiniMaxConfig", "linear_attention"),
         ("Llama4TextConfig", "chunked_attention"),
         ("JambaConfig", "recurrent state"),
