@@ -30,7 +30,7 @@ class RealModel:
         needed_mb: Free disk that fetching and conversion need.
         parts: Pattern of the parts of its GGUF file in the packages, which their names order.
         num_parts: Number of the parts.
-        keeps_gguf: The same weights are also kept in GGUF, in float16, for llama.cpp.
+        keeps_gguf: The same weights are also made in GGUF, in float16, for llama.cpp.
     """
 
     name: str
@@ -57,6 +57,11 @@ def model_folder(model: RealModel, folder: Path = FOLDER) -> Path:
     return folder / model.name
 
 
+def source_file(model: RealModel, folder: Path = FOLDER) -> Path:
+    """Return the GGUF file of the packages, quantized as it is."""
+    return folder / f"{model.name}.gguf"
+
+
 def gguf_file(model: RealModel, folder: Path = FOLDER) -> Path:
     """Return the file with the same weights for llama.cpp, in float16."""
     return folder / f"{model.name}-f16.gguf"
@@ -64,8 +69,8 @@ def gguf_file(model: RealModel, folder: Path = FOLDER) -> Path:
 
 def is_fetched(model: RealModel, folder: Path = FOLDER) -> bool:
     """Check that a model was fetched and converted."""
-    has_gguf = gguf_file(model, folder).is_file() or not model.keeps_gguf
-    return (model_folder(model, folder) / "config.json").is_file() and has_gguf
+    files = [source_file(model, folder), *([gguf_file(model, folder)] if model.keeps_gguf else [])]
+    return all(path.is_file() for path in (*files, model_folder(model, folder) / "config.json"))
 
 
 def ensure_model(
@@ -91,6 +96,7 @@ def ensure_model(
         report(f"converting {model.title}, which may take minutes")
         _convert(model, packages, made)
         shutil.rmtree(model_folder(model, folder), ignore_errors=True)
+        source_file(model, made).rename(source_file(model, folder))
         if model.keeps_gguf:
             gguf_file(model, made).rename(gguf_file(model, folder))
         model_folder(model, made).rename(model_folder(model, folder))
@@ -119,7 +125,7 @@ def _install(model: RealModel, packages: Path) -> None:
 
 
 def _convert(model: RealModel, packages: Path, made: Path) -> None:
-    source = made / "source.gguf"
+    source = source_file(model, made)
     _join(model, sorted(packages.glob(model.parts)), source)
     path = os.pathsep.join([str(packages), str(ROOT)])
     command = ["-m", "demo.real.convert", str(source), str(model_folder(model, made))]

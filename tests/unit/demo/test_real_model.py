@@ -27,6 +27,7 @@ from demo.real.fetch import (
     gguf_file,
     is_fetched,
     model_folder,
+    source_file,
 )
 from fly.errors import ConfigError, ModelError, NotReady
 from fly.request import ChatMessage
@@ -40,6 +41,7 @@ def test_a_fetched_model_is_used_again(tmp_path: Path, monkeypatch: pytest.Monke
     for model in MODELS:
         model_folder(model, tmp_path).mkdir()
         (model_folder(model, tmp_path) / "config.json").touch()
+        source_file(model, tmp_path).touch()
     assert is_fetched(GEMMA3, tmp_path) and not is_fetched(SMOLLM2, tmp_path)
     gguf_file(SMOLLM2, tmp_path).touch()
     assert [ensure_model(model, tmp_path) for model in MODELS] == [tmp_path / "smollm2", tmp_path / "gemma3"]
@@ -86,7 +88,8 @@ def test_the_parts_of_a_file_are_joined_in_order_and_all_are_needed(
     stages = list[str]()
     assert ensure_model(GEMMA3, tmp_path, stages.append) == tmp_path / "gemma3"
     assert [stage.split()[0] for stage in stages] == ["fetching", "converting"]
-    assert converted == [b"0123"] and list(tmp_path.iterdir()) == [tmp_path / "gemma3"]
+    kept = {tmp_path / "gemma3", tmp_path / "gemma3.gguf"}
+    assert converted == [b"0123"] and set(tmp_path.iterdir()) == kept
 
 
 def test_a_tokenizer_of_the_kind_smollm_divides_before_digits() -> None:
