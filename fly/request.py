@@ -24,7 +24,7 @@ class SamplingParams:
         presence_penalty: Subtracted once from the logit of tokens seen in the response.
         frequency_penalty: Subtracted from the logit per occurrence in the response.
         logit_bias: Added to the logit of each listed token id.
-        min_tokens: Response tokens before which no stop token is chosen.
+        min_tokens: Response tokens before which no stop token is chosen, and in which no stop string ends.
         ignore_eos: Stop tokens do not end the response.
         stop_token_ids: Tokens that end the response; their text is not part of it. The router adds the
             model's end-of-sequence ids.

@@ -21,6 +21,14 @@ def parse_json_text(text: str, has_constants: bool = True, is_cut: bool = False)
     return pydantic_core.from_json(text, allow_inf_nan=has_constants, allow_partial=partial)
 
 
+def is_json_object(text: str) -> bool:
+    """Return True if a text is a JSON object."""
+    try:
+        return isinstance(parse_json_text(text), dict)
+    except ValueError:
+        return False
+
+
 def check_depth(value: Any, field: str) -> None:
     """Raise InvalidRequest if the value of a field is nested too deep; without recursion."""
     level, depth = [value], 0

@@ -24,6 +24,7 @@ from router.security.callers import current_caller
 from router.security.peers import current_tenant
 from router.text.message_formats import MessageFormats
 from router.text.text_service import TextService
+from router.tools.message import MessageFormat
 
 
 class Header(NamedTuple):
@@ -114,13 +115,15 @@ class GenerationService:
         emit: Emit,
         traceparent: str = "",
         streams: bool = True,
+        message_format: MessageFormat | None = None,
         is_admitted: bool = False,
     ) -> Header:
         """Check, admit and generate one request. All its work ends with this call, also after an error.
 
         `emit` gets each chunk as it is decided; `traceparent` is the client's W3C trace context, or empty.
-        `streams` is False if the client gets the response as a whole. `is_admitted` is True for the next part
-        of a batch, after an earlier part has ended: it waits even where the queue is full.
+        `streams` is False if the client gets the response as a whole. With a `message_format` each chunk is a
+        `MessageChunk`. `is_admitted` is True for the
+        next part of a batch, after an earlier part has ended: it waits even where the queue is full.
         Raise FlyServeError if the request breaks a limit, is not admitted, or cannot be finished.
         """
         context, clock = self._context, self._context.clock
@@ -133,7 +136,12 @@ class GenerationService:
             if not is_admitted and (not is_draft or self.draft_model is not None):
                 admission.check(tenant, deadline, request.n)
             prepared = await self._prepare(request, tenant)
-            prepared = replace(prepared, cache_salt=caller.salted(prepared.cache_salt), streams=streams)
+            prepared = replace(
+                prepared,
+                cache_salt=caller.salted(prepared.cache_salt),
+                streams=streams,
+                message_format=message_format,
+            )
             header = _header(prepared)
             observed.accepted(prepared)
             num_choices = len(prepared.unfinished())

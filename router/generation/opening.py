@@ -55,7 +55,14 @@ def extension_interval_s(request: PreparedRequest, config: RouterConfig) -> floa
 async def begin(request: PreparedRequest, tokenizer: Tokenizer) -> tuple[Speculation, ResponseText]:
     """Return the tokens and the text of a new response, or of one that continues after received tokens."""
     prompt_tail, ending_ids = request.prompt_ids[-_TEXT_CONTEXT:], request.sampling.ending_ids
-    text = ResponseText(tokenizer.backend, prompt_tail, request.stop, ending_ids)
+    text = ResponseText(
+        tokenizer.backend,
+        prompt_tail,
+        request.stop,
+        ending_ids,
+        request.sampling.min_tokens,
+        request.message_format,
+    )
     received, is_long = request.received_ids, len(request.received_ids) > _MAX_INLINE_RECEIVED
     if not (await asyncio.to_thread(text.resume, received) if is_long else text.resume(received)):
         raise InvalidRequest.of("resume", "holds a stop string: the response has ended")

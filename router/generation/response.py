@@ -15,6 +15,7 @@ from router.replicas.connections import Connections
 from router.requests.request import PreparedRequest
 from router.text.output import ResponseText
 from router.text.tokenizer import Tokenizer
+from router.tools.parts import Parts
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,24 +50,37 @@ class Response(ABC):
         return iter(())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageChunk(Chunk):
+    """Chunk of a message with a format; its text is that of the content.
+
+    Attributes:
+        parts: New parts of the message.
+    """
+
+    parts: Parts
+
+
 def make_chunk(response: Response, index: int, decision: Decision, tokenizer: Tokenizer) -> Chunk | None:
     """Return the chunk that a round adds to a choice; None if it has neither tokens nor text."""
     tokens = tuple(_tokens(response, decision, tokenizer))
-    text, finish_reason = response.text.take(), response.speculation.finish_reason
+    finish_reason = response.speculation.finish_reason
+    text, parts = response.text.take_new(is_last=finish_reason is not None)
     if finish_reason is None and not tokens and not text:
         return None
-    rounds = response.recorder.take_rounds()
-    if finish_reason is None:
-        return Chunk(choice_index=index, text=text, tokens=tokens, rounds=rounds)
-    return Chunk(
-        choice_index=index,
-        text=text + response.text.flush(),
-        tokens=tokens,
-        rounds=rounds,
-        finish_reason=finish_reason,
-        statistics=response.recorder.finish(finish_reason, response.connections),
-        warnings=(*response.request.warnings, *response.warnings()),
-    )
+    fields: dict[str, Any] = {
+        "choice_index": index,
+        "text": text,
+        "tokens": tokens,
+        "rounds": response.recorder.take_rounds(),
+    }
+    if finish_reason is not None:
+        fields |= {
+            "finish_reason": finish_reason,
+            "statistics": response.recorder.finish(finish_reason, response.connections),
+            "warnings": (*response.request.warnings, *response.warnings()),
+        }
+    return Chunk(**fields) if parts is None else MessageChunk(**fields, parts=parts)
 
 
 def _tokens(response: Response, decision: Decision, tokenizer: Tokenizer) -> Iterator[Token]:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from fly.response import Chunk, Round
+from router.generation.response import MessageChunk
 from router.http.objects import (
     CompletionTokensDetails,
     Metrics,
@@ -57,7 +58,7 @@ class Accounting:
         self._cached: dict[int, int] = {}
         self._drafts: dict[tuple[int, int], AcceptedDrafts] = {}
         self._emitted = 0
-        self._predicted = self._predicted_accepted = 0
+        self._predicted = self._predicted_accepted = self._reasoning = 0
 
     def add(self, chunk: Chunk, request: int) -> None:
         """Add a chunk of the request's prompt with the index `request`."""
@@ -66,6 +67,8 @@ class Accounting:
         drafts = self._drafts.setdefault((request, chunk.choice_index), AcceptedDrafts())
         for each in chunk.rounds:
             drafts.add(each)
+        if isinstance(chunk, MessageChunk):
+            self._reasoning += chunk.parts.reasoning_tokens
         if chunk.statistics is not None:
             self._emitted += chunk.statistics.draft_round_tokens
             self._predicted += chunk.statistics.predicted
@@ -84,7 +87,9 @@ class Accounting:
         details = {
             "prompt_tokens_details": PromptTokensDetails(cached_tokens=sum(self._cached.values())),
             "completion_tokens_details": CompletionTokensDetails(
-                accepted_prediction_tokens=accepted, rejected_prediction_tokens=rejected
+                reasoning_tokens=self._reasoning,
+                accepted_prediction_tokens=accepted,
+                rejected_prediction_tokens=rejected,
             ),
         }
         return found.model_copy(update=details)

@@ -158,11 +158,15 @@ class ApiFormat(ABC):
         return choice
 
 
-def finish_reason(part: Part, has_calls: bool = False) -> FinishReason | None:
+def finish_reason(part: Part, parts: Parts | None = None) -> FinishReason | None:
     """Return OpenAI's name of the finish reason; None while the choice has not ended.
 
-    `has_calls` is True if the choice calls a tool.
+    A message that ended within the arguments of a call, whatever ended it, has not called its tools.
     """
-    if has_calls and part.finish_reason in (Finish.STOP_TOKEN, Finish.STOP_STRING):
+    if (
+        parts is not None
+        and parts.has_whole_calls
+        and part.finish_reason in (Finish.STOP_TOKEN, Finish.STOP_STRING)
+    ):
         return "tool_calls"
     return None if part.finish_reason is None else _FINISH_REASONS[part.finish_reason]

@@ -129,7 +129,7 @@ class Chat(ApiFormat):
             index=choice.index,
             message=whole_message(choice.text, parts),
             logprobs=self._logprobs(choice.tokens),
-            finish_reason=finish_reason(choice, has_calls=parts is not None and parts.has_calls),
+            finish_reason=finish_reason(choice, parts),
             **extra,
         )
 
@@ -138,7 +138,7 @@ class Chat(ApiFormat):
             index=chunk.choice_index,
             delta=message_delta(chunk.text, parts, is_first=sent is None),
             logprobs=self._logprobs(chunk.tokens),
-            finish_reason=finish_reason(chunk, has_calls=parts is not None and parts.has_calls),
+            finish_reason=finish_reason(chunk, parts),
         )
 
     def _logprobs(self, tokens: Sequence[Token]) -> ChatLogprobs | None:

@@ -27,8 +27,9 @@ class PromptTokensDetails(ResponseModel):
 
 
 class CompletionTokensDetails(ResponseModel):
-    """Draft tokens that were taken from the prediction, by what became of them."""
+    """Tokens of reasoning; and draft tokens that were taken from the prediction, by what became of them."""
 
+    reasoning_tokens: int
     accepted_prediction_tokens: int
     rejected_prediction_tokens: int
 

@@ -19,6 +19,7 @@ from fly.types import PromptToken, Token
 from router.cost import cpu_s, num_values, off_loop
 from router.generation.choices import run_all
 from router.generation.generation import Emit
+from router.generation.response import MessageChunk
 from router.http.accounting import Accounting
 from router.http.api_format import ApiFormat, HttpRequest
 from router.http.connection import EventStream, while_connected
@@ -26,7 +27,6 @@ from router.http.errors import renamed, renamed_text, reply_to
 from router.http.fields import StreamOptions
 from router.http.objects import Envelope, Extension, NamedToken, VerdictToken
 from router.service import GenerationService
-from router.tools.message import MessageParser
 from router.tools.parts import Parts, join_parts
 
 _DONE = b"[DONE]"
@@ -60,7 +60,6 @@ class Responder:
         self._accounting = Accounting()
         self._sends_metrics = sends_metrics
         self._prompts: dict[int, tuple[PromptToken, ...]] = {}
-        self._messages: dict[int, MessageParser] = {}
         self._found_warnings: dict[str, None] = dict.fromkeys(request.warnings)
         self._head = {
             "id": f"{api_format.id_prefix}{request_id}",
@@ -114,6 +113,7 @@ class Responder:
                     emit_in_turn,
                     self._traceparent,
                     streams,
+                    self._request.message_format,
                     is_admitted=index >= num_at_once,
                 )
 
@@ -150,8 +150,8 @@ class Responder:
 
         async def collect(chunk: Chunk) -> None:
             chunks[chunk.choice_index].append(chunk if keeps_tokens else _without_tokens(chunk))
-            if (found := self._parts(chunk)) is not None:
-                parts[chunk.choice_index].append(found)
+            if isinstance(chunk, MessageChunk):
+                parts[chunk.choice_index].append(chunk.parts)
 
         await self._generate(collect)
 
@@ -171,15 +171,6 @@ class Responder:
         asked = self._request.requests[0]
         of_prompts = num_values(sum(map(len, self._prompts.values())), asked.prompt_logprobs)
         return cpu_s(values=of_prompts + num_values(num_tokens, asked.logprobs))
-
-    def _parts(self, chunk: Chunk) -> Parts | None:
-        """Return the parts of its message that a chunk adds; None if all text is content."""
-        form = self._request.message_format
-        if form is None:
-            return None
-        parser = self._messages.setdefault(chunk.choice_index, MessageParser(form))
-        tokens = ((token.id, token.text) for token in chunk.tokens)
-        return parser.add(tokens, chunk.text, is_last=chunk.finish_reason is not None)
 
     def _whole_choice(self, index: int, chunks: Sequence[Chunk], parts: Sequence[Parts]) -> Any:
         choice, warnings = join_chunks(index, chunks), chunks[-1].warnings
@@ -227,7 +218,7 @@ class Responder:
             extra |= self._warnings
         if self._options.include_usage:
             extra["usage"] = self._accounting.usage if self._options.continuous_usage_stats else None
-        parts = self._parts(chunk)
+        parts = chunk.parts if isinstance(chunk, MessageChunk) else None
         if sent is not None:
             choice = self._format.chunk_choice(chunk, sent, parts)
         else:

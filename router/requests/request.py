@@ -13,6 +13,7 @@ from fly.types import Coupling, Mode
 from router.policies.request_key import RequestKey
 from router.requests.grammars import CompiledGrammar
 from router.requests.planning import SpeculationPlan
+from router.tools.message import MessageFormat
 
 
 class Deadline:
@@ -58,6 +59,7 @@ class PreparedRequest(RequestParams):
         resumed: Choices of which the client has received a part.
         key: Key of the prompt and its cache salt, for balancing.
         streams: False if the client gets its response as a whole.
+        message_format: Format of its messages, whose parts are to be found; None if all text is content.
     """
 
     prompt: TokenSequence = field(compare=False)
@@ -71,6 +73,7 @@ class PreparedRequest(RequestParams):
     resumed: tuple[ReceivedChoice, ...] = ()
     key: RequestKey = ()
     streams: bool = True
+    message_format: MessageFormat | None = field(default=None, compare=False)
 
     @property
     def prompt_ids(self) -> Sequence[int]:

@@ -1,9 +1,13 @@
-"""Response text: detokenize decided tokens, return text to stream, and end before a stop string."""
+"""Response text: detokenize decided tokens, return text or parts to stream, end before a stop string."""
 
 from collections.abc import Collection, Sequence
 
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
+
+from router.text.stop_strings import StopStrings
+from router.tools.message import Message, MessageFormat
+from router.tools.parts import Parts
 
 _INCOMPLETE = "\ufffd"
 _RESUMED_AT_ONCE = 256
@@ -63,46 +67,6 @@ class Detokenizer:
         return DecodeStream(self._decoded, skip_special_tokens=True)
 
 
-class StopStrings:
-    """Text to stream, searched for stop strings; it ends before the first one found."""
-
-    def __init__(self, stops: Sequence[str] = ()) -> None:
-        self._stops = tuple(stops)
-        self._longest = max(map(len, self._stops), default=0)
-        self._held = ""
-        self._found = False
-
-    def push(self, text: str) -> bool:
-        """Add text; return True if a stop string was found, after which all text is dropped."""
-        if self._found:
-            return True
-        searched = max(0, len(self._held) + 1 - self._longest)
-        self._held += text
-        if starts := [at for stop in self._stops if (at := self._held.find(stop, searched)) >= 0]:
-            self._held = self._held[: min(starts)]
-            self._found = True
-        return self._found
-
-    def take(self) -> str:
-        """Return the text that can no longer become part of a stop string."""
-        free = len(self._held) - (0 if self._found else self._num_withheld())
-        taken, self._held = self._held[:free], self._held[free:]
-        return taken
-
-    def flush(self) -> str:
-        """Return all remaining text, at the end of the response."""
-        taken, self._held = self._held, ""
-        return taken
-
-    def _num_withheld(self) -> int:
-        """Return the length of the longest end of the text that begins a stop string."""
-        for length in range(min(self._longest - 1, len(self._held)), 0, -1):
-            tail = self._held[-length:]
-            if any(stop.startswith(tail) for stop in self._stops):
-                return length
-        return 0
-
-
 class ResponseText:
     """Detokenize decided tokens and search them for stop strings; `find_stop` is a `StopFinder`.
 
@@ -115,10 +79,19 @@ class ResponseText:
         prompt_tail: Sequence[int],
         stops: Sequence[str],
         ending_ids: Collection[int] = (),
+        min_tokens: int = 0,
+        form: MessageFormat | None = None,
     ) -> None:
+        """Start a text. Stop strings count that end after `min_tokens` tokens.
+
+        With the format of a message they are searched in its answer only, and the text has parts.
+        """
         self._ending_ids = ending_ids
         self._detokenizer = Detokenizer(tokenizer, prompt_tail)
         self._stops = StopStrings(stops)
+        self._stops.is_idle = min_tokens > 0
+        self._num_idle = min_tokens
+        self._message = None if form is None else Message(form, self._stops)
         self._token_texts: list[str] = []
 
     def find_stop(self, ids: Sequence[int]) -> int | None:
@@ -129,8 +102,12 @@ class ResponseText:
         for index, token in enumerate(ids):
             text = "" if token in self._ending_ids else self._detokenizer.push(token)
             self._token_texts.append(text)
-            if self._stops.push(text):
+            message = self._message
+            if self._stops.push(text) if message is None else message.push(token, text):
                 return index + 1
+            if self._num_idle:
+                self._num_idle -= 1
+                self._stops.is_idle = self._num_idle > 0
         return None
 
     def resume(self, ids: Sequence[int]) -> bool:
@@ -158,3 +135,16 @@ class ResponseText:
         """Return the withheld text at the end of the response."""
         self._stops.push(self._detokenizer.flush())
         return self._stops.flush()
+
+    def take_new(self, is_last: bool) -> tuple[str, Parts | None]:
+        """Return the new text, and the parts of a message with a format; at its end what was withheld, too.
+
+        The text of a message is its content.
+        """
+        message = self._message
+        if message is None:
+            return self.flush() if is_last else self.take(), None
+        if is_last:
+            message.finish(self._detokenizer.flush())
+        parts = message.take()
+        return parts.content, parts

@@ -1,10 +1,10 @@
-"""One message: reasoning, content and tool calls, from decided tokens in any pieces."""
+"""One message: reasoning, content and tool calls, from decided tokens one by one."""
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fly.markers import Markers
+from router.text.stop_strings import StopStrings
 from router.tools.parser import ToolParser
 from router.tools.parts import Parts, Sink, new_call_id
 from router.tools.symbols import Symbol, Symbols
@@ -35,16 +35,16 @@ class MessageFormat:
     new_id: Callable[[], str] | None = None
 
 
-class MessageParser:
-    """Parser of one message. The result is the same however its tokens and its text are cut into rounds.
+class Message:
+    """One message: it decides to which part each text belongs.
 
-    Attributes:
-        num_reasoning_tokens: Tokens of reasoning so far, its end included.
+    The result is the same however its tokens are cut into rounds. A stop string in the content ends it.
     """
 
-    def __init__(self, form: MessageFormat) -> None:
+    def __init__(self, form: MessageFormat, stops: StopStrings) -> None:
         new_id = form.new_id or (new_call_id if form.parser is None else form.parser.new_id)
-        self._sink = Sink(form.names, new_id, form.parallel)
+        self._stops = stops
+        self._sink = Sink(form.names, new_id, form.parallel, stops)
         self._calls = None if form.parser is None else form.parser(self._sink)
         known = form.markers or {}
         self._symbols = Symbols({marker: known.get(marker) for marker in markers_of(form)})
@@ -53,35 +53,33 @@ class MessageParser:
         self._may_think = form.reasoning is not None and not form.is_thinking
         self._is_thinking = form.reasoning is not None and form.is_thinking
         self._white = ""
-        self._waiting: deque[tuple[int, str]] = deque()
-        self._free = ""
-        self.num_reasoning_tokens = 0
+        self._reasoning_tokens = 0
 
-    def add(self, tokens: Iterable[tuple[int, str]], text: str, is_last: bool) -> Parts:
-        """Return the parts of the message that a round adds.
+    def push(self, token: int, text: str) -> bool:
+        """Add a decided token with its text; return True if a stop string has ended the message."""
+        self._reasoning_tokens += self._is_thinking
+        self._take(self._symbols.push(token, text))
+        return self._stops.is_found
 
-        Args:
-            tokens: Ids of the decided tokens, each with its text.
-            text: Text that the round releases. It may be behind the tokens, where a stop string may begin.
-            is_last: True if the message ends with this round; it then ends with this text.
-        """
-        self._waiting.extend(tokens)
-        self._free += text
-        used = 0
-        while self._waiting and len(self._waiting[0][1]) <= len(self._free) - used:
-            token, own = self._waiting.popleft()
-            used += len(own)
-            self.num_reasoning_tokens += self._is_thinking
-            self._take(self._symbols.push(token, own))
-        self._free = self._free[used:]
-        if is_last:
-            self._take(self._symbols.push_text(self._free))
-            self._take(self._symbols.flush())
-            self._finish()
-        return self._sink.take()
+    def finish(self, text: str) -> None:
+        """End the message with the last text, which belongs to no token."""
+        self._take(self._symbols.push_text(text))
+        self._take(self._symbols.flush())
+        if self._white:
+            self._answer(Symbol(self._white))
+        if self._calls is not None:
+            self._calls.finish()
+        self._sink.flush()
+
+    def take(self) -> Parts:
+        """Return the parts that were found since the last call."""
+        reasoning_tokens, self._reasoning_tokens = self._reasoning_tokens, 0
+        return replace(self._sink.take(), reasoning_tokens=reasoning_tokens)
 
     def _take(self, symbols: Iterable[Symbol]) -> None:
         for symbol in symbols:
+            if self._stops.is_found:
+                return
             if self._is_thinking:
                 self._think(symbol)
             elif self._may_think:
@@ -116,13 +114,6 @@ class MessageParser:
             self._calls.mark(symbol.text)
         else:
             self._calls.push(symbol.text)
-
-    def _finish(self) -> None:
-        if self._white:
-            self._answer(Symbol(self._white))
-        if self._calls is not None:
-            self._calls.finish()
-        self._sink.flush()
 
 
 def markers_of(form: MessageFormat) -> Sequence[str]:

@@ -104,6 +104,7 @@ class ToolParser(ABC):
                 self._raw += char
             if step is Step.END:
                 self._reader, self._raw = None, ""
+                self._sink.end()
                 self._ended()
                 return text[index + 1 :]
         return ""

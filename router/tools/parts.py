@@ -4,6 +4,9 @@ import uuid
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
+from router.json_text import is_json_object
+from router.text.stop_strings import StopStrings
+
 
 @dataclass(frozen=True, slots=True)
 class CallPart:
@@ -30,13 +33,15 @@ class Parts:
         content: Text for the reader.
         reasoning: Text of the reasoning.
         calls: Parts of tool calls, one for each call that has any.
-        has_calls: True if the message has begun a call, in these parts or before.
+        has_whole_calls: True if the message up to here has calls, and the arguments of each are whole.
+        reasoning_tokens: Tokens of the reasoning, its end included.
     """
 
     content: str = ""
     reasoning: str = ""
     calls: tuple[CallPart, ...] = ()
-    has_calls: bool = False
+    has_whole_calls: bool = False
+    reasoning_tokens: int = 0
 
 
 def join_parts(all_parts: Iterable[Parts]) -> Parts:
@@ -46,7 +51,8 @@ def join_parts(all_parts: Iterable[Parts]) -> Parts:
         content="".join(each.content for each in parts),
         reasoning="".join(each.reasoning for each in parts),
         calls=_joined(call for each in parts for call in each.calls),
-        has_calls=any(each.has_calls for each in parts),
+        has_whole_calls=bool(parts) and parts[-1].has_whole_calls,
+        reasoning_tokens=sum(each.reasoning_tokens for each in parts),
     )
 
 
@@ -95,21 +101,29 @@ def new_call_id() -> str:
 
 
 class Sink:
-    """Collector of the parts that a parser finds.
+    """Collector of the parts that a parser finds. A stop string in the content ends them.
 
     Attributes:
         names: Tools that may be called.
     """
 
     def __init__(
-        self, names: Collection[str] = (), new_id: Callable[[], str] = new_call_id, parallel: bool = True
+        self,
+        names: Collection[str] = (),
+        new_id: Callable[[], str] = new_call_id,
+        parallel: bool = True,
+        stops: StopStrings | None = None,
     ) -> None:
         """Drop all calls after the first one unless `parallel`."""
         self.names = frozenset(names)
         self._new_id = new_id
-        self._parallel = parallel
-        self._num_calls = 0
+        self._most_calls = None if parallel else 1
+        self._stops = stops or StopStrings()
+        self._num_calls = self._num_whole = 0
+        self._arguments: list[str] = []
+        """Arguments of the last call."""
         self._content, self._reasoning = _Trimmed(is_beside=False), _Trimmed(is_beside=True)
+        self._is_beside_marker = False
         self._parts: list[Parts] = []
 
     @property
@@ -118,33 +132,67 @@ class Sink:
         return bool(self._num_calls)
 
     def content(self, text: str) -> None:
-        self._parts.append(Parts(content=self._content.push(text)))
+        """Add content. White space next to a marker belongs to the marker: no stop string is found in it."""
+        if self._stops.is_found:
+            return
+        if self._is_beside_marker:
+            rest = text.lstrip()
+            white, text = text[: len(text) - len(rest)], rest
+            self._parts.append(Parts(content=self._content.push(white)))
+        if text:
+            self._is_beside_marker = False
+            self._stops.push(text)
+            self._parts.append(Parts(content=self._content.push(self._stops.take())))
 
     def reasoning(self, text: str) -> None:
+        """Add reasoning."""
         self._parts.append(Parts(reasoning=self._reasoning.push(text)))
 
     def turn(self) -> None:
         """Take note of a marker of reasoning."""
-        self._content.cut()
+        self._end_content()
         self._reasoning.cut()
 
     def start(self, name: str) -> None:
         """Begin a call."""
-        self._content.cut()
-        if self._parallel or not self._num_calls:
-            self._parts.append(Parts(calls=(CallPart(self._num_calls, self._new_id(), name),)))
+        if self._stops.is_found:
+            return
+        self._end_content()
         self._num_calls += 1
+        self._arguments = []
+        if self._is_kept:
+            self._parts.append(Parts(calls=(CallPart(self._num_calls - 1, self._new_id(), name),)))
 
     def arguments(self, text: str) -> None:
         """Add to the arguments of the last call."""
-        if self._parallel or self._num_calls == 1:
+        if self._is_kept and not self._stops.is_found:
+            self._arguments.append(text)
             self._parts.append(Parts(calls=(CallPart(self._num_calls - 1, arguments=text),)))
 
+    def end(self) -> None:
+        """End the last call; it is whole if its arguments are a JSON object."""
+        self._is_beside_marker = True
+        if self._is_kept and not self._stops.is_found:
+            self._num_whole += is_json_object("".join(self._arguments))
+
     def flush(self) -> None:
-        """Release withheld white space at the end of the response."""
-        self._parts.append(Parts(self._content.flush(), self._reasoning.flush()))
+        """Release what was withheld, at the end of the response."""
+        content = self._content.push(self._stops.flush()) + self._content.flush()
+        self._parts.append(Parts(content, self._reasoning.flush()))
 
     def take(self) -> Parts:
         """Return what was found since the last call."""
         taken, self._parts = self._parts, []
-        return replace(join_parts(taken), has_calls=self.has_calls)
+        num_kept = min(self._num_calls, self._most_calls or self._num_calls)
+        return replace(join_parts(taken), has_whole_calls=0 < num_kept == self._num_whole)
+
+    @property
+    def _is_kept(self) -> bool:
+        """True if the last call is one of the message."""
+        return self._most_calls is None or self._num_calls <= self._most_calls
+
+    def _end_content(self) -> None:
+        """Release the content before a marker, without the white space beside it."""
+        self._parts.append(Parts(content=self._content.push(self._stops.flush())))
+        self._content.cut()
+        self._is_beside_marker = True

@@ -12,6 +12,7 @@ from router.http.responses.objects import (
     OutputText,
     ReasoningText,
 )
+from router.json_text import is_json_object
 from router.tools.parts import CallPart, Parts
 
 Event = Mapping[str, Any]
@@ -41,10 +42,13 @@ class Output:
             yield from self._call(call)
 
     def finish(self, status: ItemStatus) -> Iterator[Event]:
-        """End the open item; yield its events."""
+        """End the open item; yield its events. A call whose arguments are not whole is incomplete."""
         if not self._is_open:
             return
         self._is_open = False
+        item = self.items[-1]
+        if isinstance(item, OutputCall) and not is_json_object(item.arguments):
+            status = "incomplete"
         item = self._replaced(status=status)
         place: dict[str, Any] = {"item_id": item.id, "output_index": len(self.items) - 1}
         match item:

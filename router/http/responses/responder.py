@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 from fly.errors import InvalidRequest
 from fly.response import Chunk
 from fly.types import FinishReason
+from router.generation.response import MessageChunk
 from router.http.api_format import HttpRequest
 from router.http.chat import Chat
 from router.http.connection import EventStream
@@ -102,8 +103,7 @@ class ResponsesResponder(Responder):
         await events.end()
 
     def _message_parts(self, chunk: Chunk) -> Parts:
-        parts = self._parts(chunk)
-        return Parts(content=chunk.text) if parts is None else parts
+        return chunk.parts if isinstance(chunk, MessageChunk) else Parts(content=chunk.text)
 
     def _ended(self, output: Output, reason: FinishReason) -> tuple[ResponseObject, list[Mapping[str, Any]]]:
         """Return the whole response, and the events that end its last item."""
@@ -117,8 +117,8 @@ class ResponsesResponder(Responder):
     @property
     def _usage(self) -> ResponsesUsage:
         usage = self._accounting.usage
-        details = usage.prompt_tokens_details
-        reasoning = sum(parser.num_reasoning_tokens for parser in self._messages.values())
+        details, completion = usage.prompt_tokens_details, usage.completion_tokens_details
+        reasoning = completion.reasoning_tokens if completion else 0
         return ResponsesUsage(
             input_tokens=usage.prompt_tokens,
             input_tokens_details=InputDetails(cached_tokens=details.cached_tokens if details else 0),

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from router.text.output import Detokenizer, ResponseText, StopStrings
+from router.text.output import Detokenizer, ResponseText
+from router.text.stop_strings import StopStrings
 
 PIECES = ["Ġthe", "ing", "ðŁ", "ĺĢ", "Ġð", "\u0142\u013a", "ä½"]
 """Besides the single bytes: words, and tokens that cut characters in halves, or join two halves."""

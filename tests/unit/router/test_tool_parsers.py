@@ -1,15 +1,16 @@
 """Tool calls and reasoning: every format, however the text is cut into rounds."""
 
 from collections.abc import Sequence
-from itertools import count, pairwise
+from itertools import count
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fly.markers import MISTRAL_THINK, THINK
+from router.text.stop_strings import StopStrings
 from router.tools.families import PARSERS, ReasoningFamily, ToolFamily, reasoning_markers, tool_parser
-from router.tools.message import MessageFormat, MessageParser
+from router.tools.message import Message, MessageFormat
 from router.tools.parts import Parts, join_parts
 
 HERMES, LLAMA3, MISTRAL, DEEPSEEK = (
@@ -59,11 +60,22 @@ THOUGHT = "<think>\nhm <tool_call> [TOOL_CALLS]{\n</think>\n\n"
 
 def parsed(form: MessageFormat, tokens: Sequence[tuple[int, str]], cuts: Sequence[int]) -> Parts:
     """Return the message whose tokens arrive in rounds that end at `cuts`."""
-    parser, edges = MessageParser(form), [0, *sorted({c for c in cuts if 0 < c < len(tokens)}), len(tokens)]
-    return join_parts(
-        parser.add(tokens[start:end], "".join(text for _, text in tokens[start:end]), end == len(tokens))
-        for start, end in pairwise(edges)
-    )
+    return written(form, tokens, cuts)[0]
+
+
+def written(
+    form: MessageFormat, tokens: Sequence[tuple[int, str]], cuts: Sequence[int], stops: Sequence[str] = ()
+) -> tuple[Parts, int]:
+    """Return the message, and the number of its tokens: it may end with a stop string."""
+    message, found, length = Message(form, StopStrings(stops)), list[Parts](), 0
+    for length, (token, text) in enumerate(tokens, start=1):
+        is_over = message.push(token, text)
+        if is_over or length in cuts:
+            found.append(message.take())
+        if is_over:
+            break
+    message.finish("")
+    return join_parts([*found, message.take()]), length
 
 
 def form_of(family: ToolFamily, **fields: object) -> MessageFormat:
@@ -82,7 +94,7 @@ def test_a_message_has_its_content_and_its_calls(
     assert (found.content, [(call.name, call.arguments) for call in found.calls]) == (expected, calls)
     assert [call.id for call in found.calls] == [f"c{index}" for index in range(len(calls))]
     assert found.reasoning == (thought and "hm <tool_call> [TOOL_CALLS]{")
-    assert found.has_calls == bool(calls)
+    assert found.has_whole_calls == bool(calls and calls[-1][1].endswith("}"))
 
 
 @given(st.sampled_from(CALLS), st.booleans(), st.lists(st.integers(1, 120)))
@@ -112,7 +124,7 @@ def test_whatever_a_model_writes_is_the_same_in_any_cut(
         parsed(form_of(family, reasoning=THINK, markers=known), tokens, edges) for edges in ([], cuts)
     )
     assert cut == whole
-    if not whole.has_calls and "</think>" not in pieces and "<think>" not in pieces:
+    if not whole.calls and "</think>" not in pieces and "<think>" not in pieces:
         assert whole.content == "".join(pieces), "what is no call is content, nothing is lost"
 
 
@@ -126,12 +138,53 @@ def test_a_marker_that_is_a_token_counts_by_its_id_alone() -> None:
     assert [call.name for call in parsed(form, added, [1]).calls] == ["g"]
 
 
-def test_text_that_a_stop_string_withholds_is_parsed_when_it_is_released() -> None:
-    parser = MessageParser(form_of(HERMES, markers={"<tool_call>": 7}))
-    first = parser.add([(1, "Hi "), (1, "the"), (7, "")], "Hi t", is_last=False)
-    assert (first.content, first.has_calls) == ("Hi", False)
-    last = parser.add([(1, "x")], "h", is_last=True)
-    assert (last.content, last.has_calls) == (" th", False)
+THOUGHT_STOP = "hm <tool_call> [TOOL_CALLS]{"
+STOPPED: list[tuple[str, list[str], str, int, bool]] = [
+    ("Hi. Observation: x", ["Observation:"], "Hi. ", 0, False),
+    ("a\n\nb", ["\n\n"], "a", 0, False),
+    (f'Hi.\n<tool_call>\n{{"name": "f", "arguments": {F[1]}}}\n</tool_call>', ["\n"], "Hi.", 0, False),
+    (f'<tool_call>\n{{"name": "f", "arguments": {F[1]}}}\n</tool_call>', ["\n", "}", "f", "<"], "", 1, True),
+    (f"{CALLS[1][1]}\n{CALLS[1][1]}\nb", ["\n", "b"], "", 2, True),
+    (f"{CALLS[1][1]}a b", [" "], "a", 1, True),
+    (
+        '<tool_call>{"name": "no", "x": "stop"}</tool_call>',
+        ["stop"],
+        '<tool_call>{"name": "no", "x": "',
+        0,
+        False,
+    ),
+    (f"a {CALLS[1][1]}", ["a <"], "a", 1, True),
+]
+"""Text after a thought, stop strings, content, calls, and whether the calls are whole."""
+
+
+@pytest.mark.parametrize(("text", "stops", "content", "num_calls", "is_whole"), STOPPED)
+@pytest.mark.parametrize("cuts", [[], range(200)])
+def test_stop_strings_are_searched_in_the_answer_alone(
+    text: str, stops: list[str], content: str, num_calls: int, is_whole: bool, cuts: Sequence[int]
+) -> None:
+    form = form_of(HERMES, reasoning=THINK)
+    tokens = [(1, char) for char in THOUGHT + text]
+    found, length = written(form, tokens, cuts, [*stops, "hm", "\n\n"])
+    assert (found.content, len(found.calls), found.has_whole_calls) == (content, num_calls, is_whole)
+    assert found.reasoning == THOUGHT_STOP
+    assert length == len(tokens) or any(text[: length - len(THOUGHT)].endswith(stop) for stop in stops)
+
+
+@pytest.mark.parametrize("text", ['{"a": "', '{"a": b}', "{'a': 1}", '{"a": 1', '{"a": NaN,}'])
+@pytest.mark.parametrize("first", ["", CALLS[1][1]])
+def test_a_message_has_whole_calls_only_if_all_their_arguments_are_objects(text: str, first: str) -> None:
+    cut = f'{first}<tool_call>{{"name": "f", "arguments": {text}'
+    found = parsed(form_of(HERMES), [(1, char) for char in cut], [])
+    assert not found.has_whole_calls and len(found.calls) == 1 + bool(first)
+    assert parsed(form_of(HERMES, parallel=False), [(1, char) for char in cut], []).has_whole_calls is bool(
+        first
+    )
+
+
+def test_reasoning_is_counted_in_tokens_with_its_end() -> None:
+    tokens = [(1, "<think>"), (1, "a"), (1, "b"), (1, "</think>"), (1, "c")]
+    assert parsed(MessageFormat(reasoning=THINK), tokens, [2, 4]).reasoning_tokens == 3
 
 
 def test_the_reasoning_of_mistrals_models_has_markers_of_its_own() -> None:
@@ -146,7 +199,7 @@ def test_a_prompt_that_opens_the_reasoning_leaves_it_open() -> None:
     found = parsed(MessageFormat(reasoning=THINK, is_thinking=True), tokens, [3])
     assert (found.reasoning, found.content) == ("hm", "yes")
     silent = MessageFormat(reasoning=THINK, is_thinking=True, keeps_reasoning=False)
-    assert parsed(silent, tokens, [5]) == Parts(content="yes")
+    assert parsed(silent, tokens, [5]) == Parts(content="yes", reasoning_tokens=10)
 
 
 def test_without_parallel_calls_only_the_first_one_counts() -> None:
