@@ -20,6 +20,23 @@ class GrammarKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ArgumentsSchema:
+    """JSON Schema of the arguments of a tool.
+
+    Attributes:
+        rule: Name by which the rules of calls refer to it.
+        tool: Name of the tool.
+        text: The schema.
+        is_hint: True if the parts of it that cannot be applied are left out.
+    """
+
+    rule: str
+    tool: str
+    text: str
+    is_hint: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Grammar:
     """Constraint on the text of a response.
 
@@ -28,10 +45,13 @@ class Grammar:
         text: The grammar; "" for `json_object`.
         before: Lark rules of what the response begins with, such as reasoning: the rule `before`, and those
             that it uses. The grammar itself begins after it. "" is nothing.
-        schemas: JSON Schemas inside a grammar in Lark notation that the router made itself; not sent.
+        calls: Lark rules of tool calls, which the response may be instead: the rule `calls`, and those that
+            it uses. "" is none. The router makes them; they are not sent.
+        schemas: Schemas to which the rules of calls refer; not sent either.
     """
 
     kind: GrammarKind
     text: str = ""
     before: str = ""
-    schemas: tuple[str, ...] = ()
+    calls: str = ""
+    schemas: tuple[ArgumentsSchema, ...] = ()

@@ -164,15 +164,11 @@ def _grammar(body: ChatRequest, tools: Tools, form: MessageFormat | None) -> tup
     """Return the grammar of the whole message, and the field that it is from.
 
     Raises:
-        InvalidRequest: The tools and another field both have one, or the reasoning cannot be limited.
+        InvalidRequest: The reasoning cannot be limited.
     """
-    budget, grammar, field = _reasoning_budget(body, form), body.grammar, body.grammar_names["grammar"]
-    of_tools = grammar_of(tools, form, is_needed=budget is not None and grammar is None)
-    if of_tools is not None and grammar is not None:
-        found = "must not be set with tools that are required or strict: both are grammars"
-        raise InvalidRequest.of(field, found)
-    if of_tools is not None:
-        grammar, field = of_tools, "tools"
+    budget, answer = _reasoning_budget(body, form), body.grammar
+    grammar = grammar_of(tools, form, answer, is_needed=budget is not None)
+    field = "tools" if answer is None or tools.must_call else body.grammar_names["grammar"]
     return (None if grammar is None else after_reasoning(grammar, form, budget)), field
 
 

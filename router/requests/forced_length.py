@@ -6,6 +6,7 @@ from math import inf
 from typing import Any
 
 from fly.grammar import Grammar, GrammarKind
+from services.common.grammars.schemas import resolved
 
 _MOST_DEPTH = 100
 """Levels and references within each other, beyond which no bound is looked for."""
@@ -22,17 +23,16 @@ def forced_length(grammar: Grammar) -> float:
     """
     match grammar.kind:
         case GrammarKind.JSON_OBJECT:
-            return 0
+            own = 0.0
         case GrammarKind.JSON_SCHEMA:
-            return _schema_length(json.loads(grammar.text))
+            own = _schema_length(json.loads(grammar.text))
         case GrammarKind.CHOICE:
-            return len(grammar.text)
-        case GrammarKind.REGEX:
+            own = len(grammar.text)
+        case GrammarKind.LARK if grammar.schemas and not grammar.calls:  # the router made it
+            own = len(grammar.text)
+        case _:
             return inf
-        case GrammarKind.LARK:
-            if not grammar.schemas:
-                return inf
-            return len(grammar.text) + sum(_schema_length(json.loads(text)) for text in grammar.schemas)
+    return own + len(grammar.calls) + sum(_schema_length(json.loads(each.text)) for each in grammar.schemas)
 
 
 def _schema_length(schema: Any) -> float:
@@ -60,7 +60,7 @@ def _schema_length(schema: Any) -> float:
             return 0
         if target not in found:
             found[target] = inf  # until it is known: a schema that refers to itself has no bound
-            place = _place(schema, target)
+            place = resolved(schema, target)
             found[target] = inf if place is None else length(place, depth)
         return found[target]
 
@@ -74,13 +74,3 @@ def _used(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _count(value: Any) -> float:
     return max(1.0, value) if isinstance(value, int | float) else 1.0
-
-
-def _place(schema: Any, reference: str) -> Any:
-    """Return the part of a schema that `#/...` refers to; None for any other reference."""
-    if not reference.startswith("#/"):
-        return None
-    place = schema
-    for key in reference[2:].split("/"):
-        place = place.get(key) if isinstance(place, dict) else None
-    return place

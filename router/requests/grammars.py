@@ -5,13 +5,13 @@ import contextlib
 import hashlib
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fly.errors import InvalidRequest, NotReady
-from fly.grammar import Grammar, GrammarKind
+from fly.grammar import ArgumentsSchema, Grammar, GrammarKind
 from router.config import LimitsConfig
 from router.json_text import MOST_DEPTH, check_depth, parse_json_text
 from router.requests.forced_length import forced_length
@@ -19,14 +19,19 @@ from services.common.grammars.compilations import Compilations
 from services.common.grammars.follower import GrammarFollower
 from services.common.grammars.host import GrammarHost, HostedGrammar, TokenizerSource
 from services.common.grammars.library import (
+    FaultySchemas,
     GrammarError,
     GrammarLost,
+    SchemaFault,
     compile_grammar,
     limit_whitespace,
     load_tokenizer,
 )
 from services.common.grammars.limits import GrammarLimits
+from services.common.grammars.schemas import without_annotations
 
+_ANSWER = "answer"
+"""Name of the grammar of an answer that is not the whole message."""
 _STACK_BYTES = 64 << 20
 """Stack of the thread that compiles: larger than that in which the grammar was compiled before."""
 
@@ -41,12 +46,14 @@ class CompiledGrammar:
             be copied before it is used.
         vocab_size: Tokens of a mask.
         num_bytes: Memory that compiling it took.
+        warnings: Parts of tools' schemas that it leaves out.
     """
 
     form: str
     matcher: Any
     vocab_size: int
     num_bytes: int
+    warnings: tuple[str, ...] = ()
     is_lost: bool = False
 
     def follower(self) -> GrammarFollower | None:
@@ -86,12 +93,12 @@ class Grammars:
             Overloaded: Too many grammars wait to be compiled.
             NotReady: The process that compiles has ended.
         """
-        length, limit = len(grammar.text) + len(grammar.before), self._limits.grammar_characters
+        texts = (grammar.text, grammar.before, grammar.calls, *(each.text for each in grammar.schemas))
+        length, limit = sum(map(len, texts)), self._limits.grammar_characters
         if length > limit:
             found = f"has {length} characters, at most {limit} (router.limits.grammar_characters)"
             raise InvalidRequest.of("grammar", found)
-        text = f"{grammar.kind}:{bool(grammar.schemas)}:{grammar.before}\0{grammar.text}"
-        key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+        key = hashlib.sha256(repr(grammar).encode("utf-8", "surrogatepass")).digest()
         return await self._compilations.result(key, lambda: self._compile(grammar), tenant)
 
     async def close(self) -> None:
@@ -105,7 +112,7 @@ class Grammars:
             self._tokenizer = load_tokenizer(self._source.read(), self._source.vocab_size)
         return self._tokenizer
 
-    def _compile(self, grammar: Grammar) -> CompiledGrammar:
+    def _compile(self, grammar: Grammar, warnings: tuple[str, ...] = ()) -> CompiledGrammar:
         form, matcher, limits = library_form(grammar), None, self._limits
         most = GrammarLimits(limits.grammar_compile_s, "router.limits.grammar_compile_s")
         try:
@@ -115,9 +122,13 @@ class Grammars:
                 matcher = self._pool.submit(lambda: compile_grammar(self._load(), form)).result()
         except GrammarLost as error:
             raise NotReady(str(error)) from None
+        except FaultySchemas as error:
+            return self._compile(*loosened(grammar, error.faults))
         except GrammarError as error:
-            raise InvalidRequest.of("grammar", f"cannot be used as {grammar.kind.value}: {error}") from None
-        return CompiledGrammar(form, matcher, self._source.vocab_size, len(form) + hosted.num_bytes)
+            kind = "" if _is_of_tools(grammar) else f" as {grammar.kind.value}"
+            raise InvalidRequest.of("grammar", f"cannot be used{kind}: {error}") from None
+        num_bytes = len(form) + hosted.num_bytes
+        return CompiledGrammar(form, matcher, self._source.vocab_size, num_bytes, warnings)
 
 
 def _pool_with_large_stack() -> ThreadPoolExecutor:
@@ -131,13 +142,49 @@ def _pool_with_large_stack() -> ThreadPoolExecutor:
     return pool
 
 
+def _is_of_tools(grammar: Grammar) -> bool:
+    """Return True for a grammar of calls without one of an answer."""
+    return bool(grammar.schemas) and not grammar.calls
+
+
+def loosened(grammar: Grammar, faults: Mapping[str, SchemaFault]) -> tuple[Grammar, tuple[str, ...]]:
+    """Return a grammar without the parts of hints that cannot be applied, and the warnings about them.
+
+    Raises:
+        InvalidRequest: The schema of the answer, or that of a strict tool, has a fault.
+    """
+    if (of_answer := faults.get(_ANSWER)) is not None:
+        raise InvalidRequest.of("grammar", f"cannot be used as {grammar.kind.value}: {of_answer.error}")
+    schemas, warnings = list[ArgumentsSchema](), list[str]()
+    for schema in grammar.schemas:
+        if (fault := faults.get(schema.rule)) is not None:
+            keywords = ", ".join(fault.keywords)
+            found = (
+                f"{keywords} cannot be applied"
+                if keywords
+                else f"its schema cannot be applied: {fault.error}"
+            )
+            if not schema.is_hint:
+                remedy = "leave it out, or set strict to false"
+                raise InvalidRequest.of(
+                    "tools", f"have the strict tool {schema.tool!r}, but {found}: {remedy}"
+                )
+            warnings.append(f"tool {schema.tool!r}: {found}; it is left out")
+            schema = replace(schema, text=json.dumps(fault.looser), is_hint=False)
+        schemas.append(schema)
+    return replace(grammar, schemas=tuple(schemas)), tuple(warnings)
+
+
 def library_form(grammar: Grammar) -> str:
     """Return a grammar in the library's own form, JSON; raise InvalidRequest for a malformed text."""
     form = _form(grammar)
-    if not grammar.before:
-        return json.dumps({"grammars": [form]}, ensure_ascii=False)
-    whole = {"lark_grammar": f"start: before @answer\n{grammar.before}"}
-    return json.dumps({"grammars": [whole, {**form, "name": "answer"}]}, ensure_ascii=False)
+    parts = [{"name": each.rule, **_of_schema(json.loads(each.text))} for each in grammar.schemas]
+    if grammar.before or grammar.calls:
+        begin = "start: before " if grammar.before else "start: "
+        rest = f"(calls | @{_ANSWER})" if grammar.calls else f"@{_ANSWER}"
+        whole = {"lark_grammar": f"{begin}{rest}\n{grammar.before}\n{grammar.calls}"}
+        parts, form = [{**form, "name": _ANSWER}, *parts], whole
+    return json.dumps({"grammars": [form, *parts]}, ensure_ascii=False)
 
 
 def _form(grammar: Grammar) -> dict[str, Any]:
@@ -176,7 +223,7 @@ def _of_regex(regex: str) -> dict[str, Any]:
 def _of_schema(schema: dict[str, Any] | bool) -> dict[str, Any]:
     if isinstance(schema, dict) and not isinstance(schema.get("x-guidance", {}), dict):
         raise InvalidRequest.of("grammar", "has x-guidance, which must be an object")
-    return {"json_schema": limit_whitespace(schema)}
+    return {"json_schema": limit_whitespace(without_annotations(schema))}
 
 
 def _of_choices(choices: Any) -> dict[str, Any]:

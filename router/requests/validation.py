@@ -63,7 +63,9 @@ def prepare(
         )
         violations += islice(further, MOST_VIOLATIONS)
     refuse(violations)
-    prepared = replace(_complete(request, prompt_ids, tokenizer.eos_ids, target, config), grammar=grammar)
+    prepared = _complete(request, prompt_ids, tokenizer.eos_ids, target, config)
+    if grammar is not None:
+        prepared = replace(prepared, grammar=grammar, warnings=(*prepared.warnings, *grammar.warnings))
     if target.plain_only and prepared.plan.drafts:
         found = f"is {prepared.plan.mode.value}, must be plain for {target.model_id}"
         raise InvalidRequest.of("speculation.mode", f"{found}: {target.plain_only}")

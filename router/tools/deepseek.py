@@ -4,11 +4,10 @@ import json
 import re
 from collections.abc import Mapping
 from enum import Enum, auto
-from typing import Any
 
 from fly.markers import DEEPSEEK_CALLS
 from router.tools.json_call import ArgumentsReader
-from router.tools.parser import ToolParser, Write, json_value
+from router.tools.parser import ToolParser, Write
 from router.tools.parts import Sink
 
 _CALLS, _END_CALLS = DEEPSEEK_CALLS
@@ -43,20 +42,17 @@ class DeepSeek(ToolParser):
         return _CALLS
 
     @classmethod
-    def calls_rule(cls, tools: Mapping[str, Any], write: Write, parallel: bool) -> str:
+    def calls_rule(cls, tools: Mapping[str, str], write: Write, parallel: bool) -> str:
         more = r' ("\n"? call)*' if parallel else ""
         before, after = json.dumps("\n```json\n"), json.dumps("\n```")
         named = "\n  | ".join(
-            f"{name} {write(_SEP)} args_{index}\n"
-            f'  | "function" {write(_SEP)} {name} {before} args_{index} {after}'
-            for index, name in enumerate(map(json.dumps, tools))
-        )
-        arguments = "".join(
-            f"args_{index}: {json_value(schema)}\n" for index, schema in enumerate(tools.values())
+            f"{json.dumps(name)} {write(_SEP)} {rule}\n"
+            f'  | "function" {write(_SEP)} {json.dumps(name)} {before} {rule} {after}'
+            for name, rule in tools.items()
         )
         return (
             f"calls: {write(_CALLS)} call{more} {write(_END_CALLS)}\n"
-            f"call: {write(_CALL)} named {write(_END_CALL)}\nnamed: {named}\n{arguments}"
+            f"call: {write(_CALL)} named {write(_END_CALL)}\nnamed: {named}\n"
         )
 
     def _outside(self, text: str) -> str:

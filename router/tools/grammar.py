@@ -1,4 +1,4 @@
-"""Grammars of messages: of required or strict tool calls, and of reasoning before what is constrained."""
+"""Grammars of messages: of tool calls, or calls and an answer's format, and of reasoning before either."""
 
 import json
 import re
@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from fly.grammar import Grammar, GrammarKind
+from fly.grammar import ArgumentsSchema, Grammar, GrammarKind
 from router.tools.message import MessageFormat
-from router.tools.parser import ToolParser
+from router.tools.parser import GAP, ToolParser
 
 _OBJECT = {"type": "object"}
-_WHITE = r"WHITE: /[ \t\r\n]*/"
+_WHITE = r"WHITE: /[ \t\r\n]{0,8}/"
+"""White space beside reasoning; without a limit a model may write it until the response is full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,30 +37,62 @@ class OfferedTools:
         return tuple(self.schemas)
 
 
-def grammar_of(tools: OfferedTools, form: MessageFormat | None, is_needed: bool = False) -> Grammar | None:
-    """Return the grammar of a message with tools, without its reasoning; None if any text is allowed.
+def grammar_of(
+    tools: OfferedTools, form: MessageFormat | None, answer: Grammar | None = None, is_needed: bool = False
+) -> Grammar | None:
+    """Return the grammar of a message, without its reasoning; None if any text is allowed.
 
-    A required call has arguments that fit their schema, strict or not. Where no call is required, those of
-    other tools are any object. Then nothing is constrained if a marker that ends free text is no token of the
-    vocabulary: a grammar cannot find it in the text. If a grammar `is_needed`, it is one of any text.
+    A required call has arguments that fit their schema. Where none is required, the message is calls or an
+    answer, of which `answer` is the grammar; the arguments of tools that are not strict are then any object.
+    A grammar of the answer that spells the marker of calls describes the calls itself.
+
+    Without one strict tools are not constrained if a marker that ends free text is no token of
+    the vocabulary: a grammar cannot find it in the text. If a grammar `is_needed`, it is one of any text.
     """
-    if form is not None and form.parser is not None and (tools.must_call or tools.strict or is_needed):
-        opening = form.parser.opening()
-        ends = (*([opening] if opening else []), *(form.reasoning or ()))
-        if tools.must_call or all(_is_token(form, marker) for marker in ends):
-            return _of_calls(tools, form, form.parser)
-    return Grammar(GrammarKind.LARK, "start: /(?s:.*)/\n") if is_needed else None
+    parser = None if form is None else form.parser
+    if form is not None and parser is not None:
+        if tools.must_call:
+            return _of_message("start: calls", *_calls(tools, form, parser))
+        if answer is not None and not _spells(answer, parser.opening()):
+            calls, schemas = _calls(tools, form, parser)
+            return replace(answer, calls=calls, schemas=schemas)
+        if answer is None and (tools.strict or is_needed) and _ends_are_tokens(form, parser):
+            return _of_message(_free_start(parser.opening()), *_calls(tools, form, parser))
+    return Grammar(GrammarKind.LARK, "start: /(?s:.*)/\n") if answer is None and is_needed else answer
 
 
-def _of_calls(tools: OfferedTools, form: MessageFormat, parser: type[ToolParser]) -> Grammar:
-    schemas = {
-        name: schema if tools.must_call or name in tools.strict else _OBJECT
+def _of_message(start: str, calls: str, schemas: tuple[ArgumentsSchema, ...]) -> Grammar:
+    return Grammar(GrammarKind.LARK, f"{start}\n{calls}", schemas=schemas)
+
+
+def _calls(
+    tools: OfferedTools, form: MessageFormat, parser: type[ToolParser]
+) -> tuple[str, tuple[ArgumentsSchema, ...]]:
+    """Return the rules of calls, and the schemas to which they refer."""
+    schemas = _schemas(tools)
+    rules = {schema.tool: f"@{schema.rule}" for schema in schemas}
+    return f"{parser.calls_rule(rules, partial(_written, form), tools.parallel)}\n{GAP}\n", schemas
+
+
+def _schemas(tools: OfferedTools) -> tuple[ArgumentsSchema, ...]:
+    applied = {
+        name: {"type": "object", **schema} if tools.must_call or name in tools.strict else _OBJECT
         for name, schema in tools.schemas.items()
     }
-    calls = parser.calls_rule(schemas, partial(_written, form), tools.parallel)
-    texts = tuple(json.dumps(schema) for schema in schemas.values())
-    start = "start: calls" if tools.must_call else _free_start(parser.opening())
-    return Grammar(GrammarKind.LARK, f"{calls}\n{start}\n", schemas=texts)
+    return tuple(
+        ArgumentsSchema(f"args_{index}", name, json.dumps(schema), is_hint=name not in tools.strict)
+        for index, (name, schema) in enumerate(applied.items())
+    )
+
+
+def _spells(answer: Grammar, opening: str) -> bool:
+    is_json = answer.kind in (GrammarKind.JSON_SCHEMA, GrammarKind.JSON_OBJECT)
+    return bool(opening) and not is_json and opening in answer.text
+
+
+def _ends_are_tokens(form: MessageFormat, parser: type[ToolParser]) -> bool:
+    opening = parser.opening()
+    return all(_is_token(form, each) for each in (*([opening] if opening else []), *(form.reasoning or ())))
 
 
 def _free_start(opening: str) -> str:

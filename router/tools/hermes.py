@@ -1,7 +1,6 @@
 """Calls as Hermes and Qwen write them: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from fly.markers import HERMES_CALL
 from router.tools.json_call import CallReader
@@ -25,9 +24,9 @@ class Hermes(ToolParser):
         return _OPEN
 
     @classmethod
-    def calls_rule(cls, tools: Mapping[str, Any], write: Write, parallel: bool) -> str:
+    def calls_rule(cls, tools: Mapping[str, str], write: Write, parallel: bool) -> str:
         repeat = r' ("\n" item)*' if parallel else ""
-        calls = "\n  | ".join(json_object(name, schema, "arguments") for name, schema in tools.items())
+        calls = "\n  | ".join(json_object(name, rule, "arguments") for name, rule in tools.items())
         item = rf'item: {write(_OPEN)} "\n" call "\n" {write(_CLOSE)}'
         return f"calls: item{repeat}\n{item}\ncall: {calls}\n"
 

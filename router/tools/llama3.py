@@ -1,7 +1,6 @@
 """Calls as Llama 3.x writes them: `{"name": ..., "parameters": {...}}` in place of an answer."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from fly.markers import LLAMA3_CALL
 from router.tools.json_call import CallReader
@@ -27,9 +26,9 @@ class Llama3(ToolParser):
         return ""
 
     @classmethod
-    def calls_rule(cls, tools: Mapping[str, Any], write: Write, parallel: bool) -> str:
+    def calls_rule(cls, tools: Mapping[str, str], write: Write, parallel: bool) -> str:
         repeat = r" (/; ?/ call)*" if parallel else ""
-        calls = "\n  | ".join(json_object(name, schema, "parameters") for name, schema in tools.items())
+        calls = "\n  | ".join(json_object(name, rule, "parameters") for name, rule in tools.items())
         return f"calls: call{repeat}\ncall: {calls}\n"
 
     def _outside(self, text: str) -> str:

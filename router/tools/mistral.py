@@ -4,11 +4,10 @@ import json
 import uuid
 from collections.abc import Mapping
 from enum import Enum, auto
-from typing import Any
 
 from fly.markers import MISTRAL_CALLS
 from router.tools.json_call import ArgumentsReader, CallReader
-from router.tools.parser import ToolParser, Write, json_object, json_value
+from router.tools.parser import ToolParser, Write, json_object
 from router.tools.parts import Sink
 
 _CALLS, _ = MISTRAL_CALLS
@@ -45,16 +44,13 @@ class Mistral(ToolParser):
         return _CALLS
 
     @classmethod
-    def calls_rule(cls, tools: Mapping[str, Any], write: Write, parallel: bool) -> str:
+    def calls_rule(cls, tools: Mapping[str, str], write: Write, parallel: bool) -> str:
         more, again = (' (", " call)*', "+") if parallel else ("", "")
-        calls = "\n  | ".join(json_object(name, schema, "arguments") for name, schema in tools.items())
-        named = "\n  | ".join(f"{json.dumps(name)} args_{index}" for index, name in enumerate(tools))
-        arguments = "".join(
-            f"args_{index}: {json_value(schema)}\n" for index, schema in enumerate(tools.values())
-        )
+        calls = "\n  | ".join(json_object(name, rule, "arguments") for name, rule in tools.items())
+        named = "\n  | ".join(f"{json.dumps(name)} {rule}" for name, rule in tools.items())
         return (
             f'calls: {write(_CALLS)} "[" call{more} "]"\n  | item{again}\n'
-            f"item: {write(_CALLS)} named\ncall: {calls}\nnamed: {named}\n{arguments}"
+            f"item: {write(_CALLS)} named\ncall: {calls}\nnamed: {named}\n"
         )
 
     def _outside(self, text: str) -> str:

@@ -3,11 +3,14 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from router.tools.json_call import Reader, Step
 from router.tools.parts import Sink, new_call_id
-from services.common.grammars.library import limit_whitespace
+from services.common.grammars.library import WHITESPACE
+
+GAP = f"GAP: /{WHITESPACE}/"
+"""Terminal of white space between the parts of an object."""
 
 Write = Callable[[str], str]
 """Return a marker in the notation of a grammar."""
@@ -42,11 +45,11 @@ class ToolParser(ABC):
 
     @classmethod
     @abstractmethod
-    def calls_rule(cls, tools: Mapping[str, Any], write: Write, parallel: bool) -> str:
+    def calls_rule(cls, tools: Mapping[str, str], write: Write, parallel: bool) -> str:
         """Return a grammar with the rule `calls`: one call or, if `parallel`, one after the other.
 
         Args:
-            tools: JSON Schema of the arguments, by the name of the tool.
+            tools: Rule of the arguments, by the name of the tool.
             write: Notation of a marker.
             parallel: Allow several calls.
         """
@@ -118,17 +121,11 @@ class ToolParser(ABC):
             self._sink.content(raw)
 
 
-def json_object(name: str, schema: Any, arguments_key: str) -> str:
-    """Return a grammar of an object with the name and the arguments of one tool."""
-    call = {
-        "type": "object",
-        "properties": {"name": {"const": name}, arguments_key: schema},
-        "required": ["name", arguments_key],
-        "additionalProperties": False,
-    }
-    return json_value(call)
+def json_object(name: str, arguments: str, arguments_key: str) -> str:
+    """Return a grammar of an object with the name and the arguments of one tool; it uses `GAP`.
 
-
-def json_value(schema: Any) -> str:
-    """Return a grammar of the values that a JSON Schema allows."""
-    return f"%json {json.dumps(limit_whitespace(schema), ensure_ascii=False)}"
+    NOTE: the arguments stay a grammar of their own, so that `#` in their schema refers to that schema. No
+    terminal is longer than those of a JSON Schema: the lexer would read an answer's object as a call.
+    """
+    head = ("{", '"name"', ":", f'"{name}"', ",", f'"{arguments_key}"', ":")
+    return " GAP? ".join((*map(json.dumps, head), arguments, '"}"'))

@@ -1,6 +1,7 @@
 """The demo pair in this process behind a router: real engines, which mask tokens."""
 
 import json
+import shutil
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -61,18 +62,31 @@ async def start_replica(role: Role, model: Path) -> Replica:
     return Replica(engine, drafter_service.host_engine(engine, SubDrafters(None), standalone_sequences=4))
 
 
+def marked_target(folder: Path, markers: Sequence[str]) -> Path:
+    """Return a copy of the demo target that has the markers as tokens, in place of reserved ones."""
+    copy = folder / "marked"
+    shutil.copytree(TARGET_MODEL, copy)
+    content = json.loads((copy / "tokenizer.json").read_text(encoding="utf-8"))
+    vocab, flags = content["model"]["vocab"], ("single_word", "lstrip", "rstrip", "normalized", "special")
+    for index, marker in enumerate(markers):
+        token = {"id": vocab.pop(f"<|reserved_{index}|>"), "content": marker, **dict.fromkeys(flags, False)}
+        content["added_tokens"].append(token)
+    (copy / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    return copy
+
+
 @asynccontextmanager
 async def serving_pair(
-    num_targets: int = 1, has_drafter: bool = True, **config: Any
+    num_targets: int = 1, has_drafter: bool = True, target_model: Path = TARGET_MODEL, **config: Any
 ) -> AsyncIterator[tuple[Host, Sequence[Replica]]]:
     """Serve the pair behind a router until the block ends; yield the router's host and the targets."""
     async with AsyncExitStack() as stack:
-        targets = [await start_replica(Role.TARGET, TARGET_MODEL) for _ in range(num_targets)]
+        targets = [await start_replica(Role.TARGET, target_model) for _ in range(num_targets)]
         addresses = [await stack.enter_async_context(serving(target.host)) for target in targets]
         drafters = [await start_replica(Role.DRAFTER, DRAFTER_MODEL)] if has_drafter else []
         helpers = [await stack.enter_async_context(serving(drafter.host)) for drafter in drafters]
         made = RouterConfig(
-            model=TARGET_MODEL,
+            model=target_model,
             grpc_port=0,
             targets=tuple(addresses),
             drafters=tuple(helpers),

@@ -20,7 +20,7 @@ import numpy as np
 
 from fly.sequence import common_length
 from services.common.grammars.follower import Mask
-from services.common.grammars.library import GrammarError, GrammarLost
+from services.common.grammars.library import FaultySchemas, GrammarError, GrammarLost, SchemaFault
 from services.common.grammars.limits import WALL_S, GrammarLimits, fault_of
 
 logger = logging.getLogger(__name__)
@@ -211,10 +211,14 @@ class HostedGrammar:
         """Compile a grammar in the library's form; must be called once, first. Blocks.
 
         Raises:
-            GrammarError: The grammar has a fault, or exceeds a limit.
+            FaultySchemas: Schemas in the grammar have faults.
+            GrammarError: The grammar has another fault, or exceeds a limit.
         """
         with self._lock:
             reply, _ = self._talk(form.encode())
+        if faults := reply.get("faults"):
+            found = {name: SchemaFault(**fault) for name, fault in faults.items()}
+            raise FaultySchemas(reply["error"], found)
         if "error" in reply:
             raise GrammarError(reply["error"])
         self._is_compiled = True

@@ -1,13 +1,18 @@
 """The library of grammars (llguidance): its tokenizer, its limits, and its errors in one line."""
 
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
+
+from services.common.grammars.schemas import loosened
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 
-_WHITESPACE = r"( |\n[ \t]{0,40})"
+WHITESPACE = r"( |\n[ \t]{0,40})"
 """Whitespace between the parts of a JSON value: a space, or a new line with its indentation. Without a limit
 a model may write spaces until the response is full."""
 
@@ -16,8 +21,39 @@ _MOST_CHARACTERS = 400
 """Longest reason of an error; the library repeats parts of the grammar in it."""
 
 
+_MOST_KEYWORDS = 8
+"""Keywords of one schema that an error names."""
+
+
 class GrammarError(Exception):
     """A grammar cannot be used, or has exceeded a limit of the library at some token."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaFault:
+    """Fault of a schema in a grammar.
+
+    Attributes:
+        error: Error of the library.
+        keywords: Paths of the first keywords that it cannot apply; none if it cannot apply the whole.
+        looser: The schema without them; any object if there are none.
+    """
+
+    error: str
+    keywords: tuple[str, ...]
+    looser: Any
+
+
+class FaultySchemas(GrammarError):
+    """Schemas in a grammar cannot be used.
+
+    Attributes:
+        faults: Their faults by the name of each.
+    """
+
+    def __init__(self, message: str, faults: Mapping[str, SchemaFault]) -> None:
+        super().__init__(message)
+        self.faults = faults
 
 
 class GrammarLost(GrammarError):
@@ -78,6 +114,35 @@ def compile_grammar(tokenizer: "LLTokenizer", grammar: str) -> "LLMatcher":
     return matcher
 
 
+def faults_of_schemas(grammar: str) -> dict[str, SchemaFault]:
+    """Return the faults of the named schemas in a grammar in the library's form."""
+    schemas = {
+        each["name"]: each["json_schema"]
+        for each in json.loads(grammar)["grammars"]
+        if "name" in each and each.get("json_schema") is not None
+    }
+    errors = {name: _schema_error(schema) for name, schema in schemas.items()}
+    return {name: _schema_fault(schemas[name], error) for name, error in errors.items() if error}
+
+
+def _schema_fault(schema: Any, error: str) -> SchemaFault:
+    looser, keywords = loosened(schema, lambda part: not _schema_error(part))
+    if isinstance(looser, dict):
+        looser["x-guidance"] = {**looser.get("x-guidance", {}), "coerce_one_of": True}
+    if _schema_error(looser):
+        looser, keywords = limit_whitespace({"type": "object"}), []
+    named = tuple(path[:_MOST_CHARACTERS] for path in keywords[:_MOST_KEYWORDS])
+    return SchemaFault(one_line(error), named, looser)
+
+
+def _schema_error(schema: Any) -> str:
+    """Return the library's error for a schema; "" if it has none."""
+    from llguidance import LLMatcher
+
+    form = json.dumps({"grammars": [{"json_schema": schema}]})
+    return str(LLMatcher.validate_grammar(form, None, limits=parser_limits()))
+
+
 def limit_whitespace(schema: Any) -> Any:
     """Return a JSON Schema with a limit on the whitespace of its values; options of its own come first.
 
@@ -86,7 +151,7 @@ def limit_whitespace(schema: Any) -> Any:
     own = schema.get("x-guidance", {}) if isinstance(schema, dict) else None
     if not isinstance(own, dict):
         return schema
-    return {**schema, "x-guidance": {"whitespace_pattern": _WHITESPACE, **own}}
+    return {**schema, "x-guidance": {"whitespace_pattern": WHITESPACE, **own}}
 
 
 def one_line(error: object) -> str:

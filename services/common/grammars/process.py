@@ -16,12 +16,19 @@ import signal
 import sys
 import threading
 import traceback
+from dataclasses import asdict
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from services.common.grammars.follower import GrammarFollower
-from services.common.grammars.library import GrammarError, compile_grammar, load_tokenizer, one_line
+from services.common.grammars.library import (
+    GrammarError,
+    compile_grammar,
+    faults_of_schemas,
+    load_tokenizer,
+    one_line,
+)
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -161,6 +168,7 @@ class GrammarProcess:
                 found.append(matcher)
             except BaseException as error:  # a panic of the library is not an Exception
                 reply["error"] = one_line(error)
+                reply["faults"] = {name: asdict(each) for name, each in faults_of_schemas(grammar).items()}
 
         threading.stack_size(int(self._limits["stack_bytes"]))
         thread = threading.Thread(target=compile_it)
@@ -210,7 +218,7 @@ def _try_first_step(matcher: "LLMatcher") -> None:
     """Compute what every response needs first, on a copy, so that its cost counts; its memory is kept.
 
     Raises:
-        GrammarError: The first mask exceeds a limit, so no response can begin.
+        GrammarError: The first mask exceeds a limit or allows nothing, so no response can begin.
     """
     first = matcher.deep_copy()
     mask = int.from_bytes(first.compute_bitmask(), "little")
@@ -218,6 +226,8 @@ def _try_first_step(matcher: "LLMatcher") -> None:
         raise GrammarError(one_line(first.get_error()))
     if mask:
         first.try_consume_tokens([(mask & -mask).bit_length() - 1])
+    elif not first.is_accepting():
+        raise GrammarError("allows no text at all")
 
 
 @contextlib.contextmanager

@@ -51,6 +51,10 @@ async def serving_copier(folder: Path, markers: Sequence[str]) -> AsyncIterator[
         yield rig
 
 
+PLAIN = {"speculation": {"mode": "plain"}}
+"""Decoding without drafts, whose warnings are about the request alone."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """A message, and how it ended; the arguments of its calls by the name of the tool."""

@@ -6,7 +6,16 @@ from typing import Any, NamedTuple
 import pytest
 import pytest_asyncio
 
-from tests.contract.http_reports.message_rig import MARKERS, Answer, chat, flat, respond, serving_copier, tool
+from tests.contract.http_reports.message_rig import (
+    MARKERS,
+    PLAIN,
+    Answer,
+    chat,
+    flat,
+    respond,
+    serving_copier,
+    tool,
+)
 from tests.contract.http_rig import MODEL, HttpRig
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -282,5 +291,5 @@ async def test_tokens_of_reasoning_are_counted_alike_in_both_apis(rig: HttpRig) 
 async def test_a_prompt_may_open_the_thought_that_a_stop_string_is_in(rig: HttpRig) -> None:
     text = "7 books. Question:</think>\n\n7 Question: x"
     asked = {"messages": [{"role": "user", "content": text}], "chat_template_kwargs": {"think": True}}
-    for answer in await chat(rig.http, model=MODEL, stop=STOPS, max_tokens=300, **asked):
+    for answer in await chat(rig.http, model=MODEL, stop=STOPS, max_tokens=300, **asked, **PLAIN):
         assert answer == Answer("7 ", "7 books. Question:", (), "stop")

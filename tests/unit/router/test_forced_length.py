@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.grammar import Grammar, GrammarKind
+from fly.grammar import ArgumentsSchema, Grammar, GrammarKind
 from router.requests.forced_length import forced_length
 
 
@@ -69,7 +69,10 @@ def test_other_languages_have_none_but_lists_and_tools() -> None:
     assert forced_length(Grammar(GrammarKind.LARK, 'start: "a"')) == inf
     assert forced_length(Grammar(GrammarKind.JSON_OBJECT)) == 0
     assert forced_length(Grammar(GrammarKind.CHOICE, '["a", "b"]')) == 10
-    assert forced_length(Grammar(GrammarKind.LARK, "start: x", schemas=(json.dumps(PERSON),))) < 1000
+    schemas = (ArgumentsSchema("args_0", "f", json.dumps(PERSON)),)
+    assert 40 < forced_length(Grammar(GrammarKind.LARK, "start: x", schemas=schemas)) < 1000
+    assert 40 < forced_length(Grammar(GrammarKind.JSON_OBJECT, calls="calls: x", schemas=schemas)) < 1000
+    assert forced_length(Grammar(GrammarKind.LARK, "start: x", calls="calls: x", schemas=schemas)) == inf
 
 
 values = st.recursive(

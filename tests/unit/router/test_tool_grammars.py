@@ -31,7 +31,9 @@ SCHEMA = {
 }
 
 
-def made(family: ToolFamily, special: bool | None, must_call: bool, thinks: bool) -> tuple[Any, Tokenizer]:
+def made(
+    family: ToolFamily, special: bool | None, must_call: bool, thinks: bool, answer: Grammar | None = None
+) -> tuple[Any, Tokenizer]:
     """Return a grammar and a tokenizer whose markers are special tokens, added ones or, with None, text."""
     markers = [*PARSERS[family].markers, *THINK]
     tokenizer = Tokenizer(models.BPE())
@@ -47,7 +49,7 @@ def made(family: ToolFamily, special: bool | None, must_call: bool, thinks: bool
     known = {marker: tokenizer.token_to_id(marker) for marker in markers}
     form = MessageFormat(PARSERS[family], ("f", "g"), reasoning=THINK if thinks else None, markers=known)
     tools = OfferedTools({"f": SCHEMA, "g": {"type": "object"}}, frozenset("f"), must_call, parallel=False)
-    grammar = grammar_of(tools, form)
+    grammar = grammar_of(tools, form, answer)
     return grammar and after_reasoning(grammar, form), tokenizer
 
 
@@ -81,6 +83,68 @@ def test_a_grammar_allows_calls_that_fit_their_schema_alone(
     assert allows(f"{thought}Hello.") is not must_call
     if PARSERS[family].opening():
         assert allows(f"{thought}Hi.{call}") is not must_call
+
+
+@pytest.mark.parametrize("thinks", [False, True])
+@pytest.mark.parametrize("must_call", [False, True])
+@pytest.mark.parametrize("special", [True, False, None])
+@pytest.mark.parametrize("family", PARSERS)
+def test_with_a_format_a_message_is_calls_or_an_answer(
+    family: ToolFamily, special: bool | None, must_call: bool, thinks: bool
+) -> None:
+    answer = Grammar(
+        GrammarKind.JSON_SCHEMA,
+        '{"type": "object", "properties": {"x": {"$ref": "#/$defs/y"}}, '
+        '"additionalProperties": false, "$defs": {"y": {"enum": ["a"]}}}',
+    )
+    grammar, tokenizer = made(family, special, must_call, thinks, answer)
+    call, thought = CALLS[family], "<think>hm, {</think>\n\n" if thinks else ""
+
+    def allows(text: str) -> bool:
+        return matches(grammar, tokenizer, thought + text)
+
+    assert allows(call)
+    assert not allows(call.replace("1", '"one"')), "the arguments break the schema"
+    assert allows('{"x": "a"}') is not must_call, "a required call lets the format wait"
+    assert not allows('{"x": "b"}') and not allows("Hello.") and not allows(f"Hi.{call}")
+
+
+def test_a_format_that_spells_calls_describes_them_itself() -> None:
+    form = MessageFormat(PARSERS[ToolFamily.HERMES], ("f",), markers={"<tool_call>": 1, "</tool_call>": 2})
+    own = Grammar(GrammarKind.CHOICE, '["<tool_call>x", "y"]')
+    assert grammar_of(OfferedTools({"f": SCHEMA}), form, own) is own
+    assert grammar_of(OfferedTools(), None, own) is own
+    described = Grammar(GrammarKind.JSON_SCHEMA, '{"description": "no <tool_call>"}')
+    found = grammar_of(OfferedTools({"f": SCHEMA}), form, described)
+    assert found is not None and found.calls
+
+
+NODE = {
+    "$defs": {
+        "N": {
+            "type": "object",
+            "properties": {"a": {"type": "integer"}, "n": {"$ref": "#/$defs/N"}},
+            "required": ["a"],
+            "additionalProperties": False,
+        }
+    },
+    "$ref": "#/$defs/N",
+}
+SELF = {**SCHEMA, "properties": {"a": {"type": "integer"}, "n": {"$ref": "#"}}}
+
+
+@pytest.mark.parametrize("schema", [NODE, SELF])
+@pytest.mark.parametrize("family", PARSERS)
+def test_references_of_a_schema_refer_to_that_schema_in_every_format(
+    family: ToolFamily, schema: dict[str, Any]
+) -> None:
+    _, tokenizer = made(family, True, must_call=True, thinks=False)
+    known = {marker: tokenizer.token_to_id(marker) for marker in PARSERS[family].markers}
+    form = MessageFormat(PARSERS[family], ("f", "g"), markers=known)
+    grammar = grammar_of(OfferedTools({"g": {"$defs": {"N": {}}}, "f": schema}, must_call=True), form)
+    assert grammar is not None
+    deep = CALLS[family].replace('{"a": 1}', '{"a": 1, "n": {"a": 2, "n": {"a": 3}}}')
+    assert matches(grammar, tokenizer, deep) and not matches(grammar, tokenizer, deep.replace("3", "[]"))
 
 
 def test_nothing_is_constrained_unless_a_call_is_required_or_strict() -> None:
