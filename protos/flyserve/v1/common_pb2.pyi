@@ -209,7 +209,7 @@ class SamplingParams(_message.Message):
     frequency_penalty: _builtins.float
     """Subtracted per occurrence in the response."""
     min_tokens: _builtins.int
-    """Response tokens before which no end-of-sequence or stop token is chosen."""
+    """Response tokens before which no end-of-sequence or stop token is chosen, and in which no stop string ends."""
     ignore_eos: _builtins.bool
     """Continue after an end-of-sequence token."""
     seed: _builtins.int
