@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from fly.clock import Clock, SystemClock
 from fly.messages import VERIFIED_TOKENS, ForwardCosts
@@ -25,6 +26,7 @@ from services.engine.simulation.runner import SimulatedRunner
 from services.engine.thread_engine import ThreadEngine
 
 logger = logging.getLogger(__name__)
+C = TypeVar("C", bound=ReplicaConfig)
 
 
 EngineConfig = ModelConfig | VllmConfig | LlamaCppConfig
@@ -76,7 +78,9 @@ def _load(config: EngineConfig, start_followers: StartFollowers | None) -> tuple
         return load_runner(config), None
 
 
-def _engine(config: ModelConfig | VllmConfig, start_followers: StartFollowers | None) -> Engine:
+def _engine(
+    config: ModelConfig | VllmConfig | LlamaCppConfig, start_followers: StartFollowers | None
+) -> Engine:
     """Return the engine of a model, which reports its measured costs."""
     from services.engine.head.head_scorer import HeadScorer
 
@@ -108,7 +112,7 @@ def _thread_setting(config: ReplicaConfig, threads: int | None = None) -> Callab
     return set_threads
 
 
-def _measured(config: ReplicaConfig, scorer: Scorer) -> tuple[ReplicaConfig, ForwardCosts | None]:
+def _measured(config: C, scorer: Scorer) -> tuple[C, ForwardCosts | None]:
     """Return the configuration with the fastest number of threads, if it is to be chosen, and the costs."""
     if config.threads != AUTO or config.num_processes > 1 or scorer.kv_capacity < VERIFIED_TOKENS:
         return config, _costs(scorer)
