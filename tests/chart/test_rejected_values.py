@@ -44,7 +44,10 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "a drafter that looks tokens up, with a key of a model": (
         {"drafter": {"engine": "suffix", "dtype": "float32"}},
-        ("drafter.dtype: engine suffix has no such key, only builtin, vllm", "set drafter.dtype to null"),
+        (
+            "drafter.dtype: engine suffix has no such key, only builtin, llamacpp, vllm",
+            "set drafter.dtype to null",
+        ),
     ),
     "a drafter that looks tokens up, with a sub-drafter": (
         {"drafter": LOOKUP, "sub_drafter": {"replicas": 1}},
@@ -52,7 +55,7 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "a drafter that looks tokens up, on a GPU": (
         {"drafter": LOOKUP | {"gpus": 0.5}},
-        ("drafter.gpus: engine ngram has no such key, only builtin, vllm", "drafter.gpus to null"),
+        ("drafter.gpus: engine ngram has no such key, only builtin, llamacpp, vllm", "drafter.gpus to null"),
     ),
     "a target that stops while no request waits for it": (
         {"target": {"autoscaling": {"min": 0, "max": 2}}},

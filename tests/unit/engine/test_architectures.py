@@ -15,7 +15,7 @@ from fly.request import SamplingParams
 from services.engine.base import ForwardInput, Scores
 from services.engine.config import ModelConfig
 from services.engine.forward import attention, torch_runner
-from services.engine.forward.torch_runner import load_runner
+from services.engine.forward.torch_runner import TorchRunner, load_runner
 from services.engine.head.head_scorer import HeadScorer
 from services.engine.memory.paged_kv_cache import PagedKvCache
 from tests.support.tiny_models import ARCHITECTURES, CONTEXT, VOCAB_SIZE, WINDOW, make_tiny
@@ -26,9 +26,12 @@ CAPPED = {"gemma2", "gpt_oss"}
 """Architectures with capped scores or sinks, whose attention is not row-invariant."""
 
 
+def loaded(folder: Path, dtype: str = "float32") -> TorchRunner:
+    return load_runner(ModelConfig(model=folder, role=Role.TARGET, dtype=dtype, kv_tokens=512))
+
+
 def served(folder: Path, dtype: str = "float32") -> HeadScorer:
-    config = ModelConfig(model=folder, role=Role.TARGET, dtype=dtype, kv_tokens=512)
-    return HeadScorer(load_runner(config))
+    return HeadScorer(loaded(folder, dtype))
 
 
 def plain_logprobs(model: Any, ids: list[int]) -> torch.Tensor:
@@ -120,7 +123,7 @@ def test_a_window_longer_than_the_check_is_rejected(tmp_path: Path, monkeypatch:
     model = make_tiny("mistral")
     model.config.sliding_window = 40
     model.save_pretrained(tmp_path)
-    assert served(tmp_path).description.startswith("ragged")
+    assert loaded(tmp_path).description.startswith("ragged")
     plain = attention.ragged_attention
     monkeypatch.setattr(
         attention,

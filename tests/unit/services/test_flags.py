@@ -111,7 +111,7 @@ def test_a_section_is_yaml_and_its_keys_override_it() -> None:
         (("--engine", "suffix"), "engine: is 'suffix': must be one of 'builtin', 'vllm'"),
         (
             ("--engine", "vllm", "--kv-tokens", "9"),
-            "kv_tokens: engine vllm has no such key, only builtin: leave it out",
+            "kv_tokens: engine vllm has no such key, only builtin, llamacpp: leave it out",
         ),
         (("--engine-args", "{seed: 1}"), "engine_args: engine builtin has no such key, only vllm: leave it"),
         (("--max-seq", "3"), "unrecognized arguments: --max-seq 3"),
