@@ -22,7 +22,7 @@ RUN useradd --create-home --uid 10001 flyserve
 # First what changes rarely: the packages that it needs, and the command `flyserve`. Its own packages stay where
 # they are read.
 COPY pyproject.toml constraints.txt constraints-vllm.txt README.md LICENSE ./
-COPY fly/__init__.py fly/version.py fly/
+COPY flyserve/core/__init__.py flyserve/core/version.py flyserve/core/
 COPY tools/trim_image.sh tools/
 
 # Neither torch nor Ray.
@@ -56,8 +56,6 @@ RUN pip install --no-cache-dir --constraint constraints-vllm.txt \
 
 FROM ${DEVICE}
 WORKDIR /app
-COPY protos protos
-COPY fly fly
 COPY services services
 COPY router router
 COPY orchestration orchestration

@@ -65,12 +65,12 @@ lint: $(READY) ## Check format, lint, types, the direction of imports and the Do
 
 verify: lint generate ## Lint, and prove that generated files are up to date and that sentences of docs/ are short.
 	$(BIN)/python -m tools.prose
-	git diff --exit-code -- protos docs/reference helm
+	git diff --exit-code -- flyserve/v1 docs/reference helm
 
 generate: protos goldens metrics configuration ## Generate stubs, the generated pages of docs/, the chart's schema and rendered examples.
 
 protos: $(READY)
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. \
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=. --grpc_python_out=. \
 		--mypy_out=quiet:. --mypy_grpc_out=quiet:. $(PROTOS)
 	$(BIN)/python -m tools.protocol_reference
 

@@ -8,8 +8,8 @@ import argparse
 
 import grpc
 
-from protos.flyserve.v1 import generation_pb2 as pb
-from protos.flyserve.v1.generation_pb2_grpc import GenerationStub
+from flyserve.v1 import generation_pb2 as pb
+from flyserve.v1.generation_pb2_grpc import GenerationStub
 
 PROMPT = (
     "Karl has 7 books. Now Karl loses 3 books. Next Karl wins 31 books. How many books does Karl have now?\n"

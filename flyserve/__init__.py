@@ -7,7 +7,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fly.errors import (
+    from flyserve.async_client import AsyncClient, AsyncStream
+    from flyserve.client import Client, Stream
+    from flyserve.connection import Tls
+    from flyserve.core.errors import (
         ConfigError,
         DeadlineExceeded,
         FlyServeError,
@@ -16,11 +19,11 @@ if TYPE_CHECKING:
         Overloaded,
         Unauthenticated,
     )
-    from fly.grammar import Grammar, GrammarKind
-    from fly.messages import ModelInfo
-    from fly.request import ChatMessage, DraftLength, SamplingParams, SpeculationParams
-    from fly.response import Choice, Chunk, DeploymentInfo, Response, Round, Statistics, TextToken
-    from fly.types import (
+    from flyserve.core.grammar import Grammar, GrammarKind
+    from flyserve.core.messages import ModelInfo
+    from flyserve.core.request import ChatMessage, DraftLength, SamplingParams, SpeculationParams
+    from flyserve.core.response import Choice, Chunk, DeploymentInfo, Response, Round, Statistics, TextToken
+    from flyserve.core.types import (
         Coupling,
         EntropyEstimator,
         FinishReason,
@@ -31,9 +34,6 @@ if TYPE_CHECKING:
         Token,
         Verdict,
     )
-    from flyserve.async_client import AsyncClient, AsyncStream
-    from flyserve.client import Client, Stream
-    from flyserve.connection import Tls
     from flyserve.received import StreamBroken
 
 __all__ = [
@@ -76,12 +76,12 @@ __all__ = [
 ]
 
 _MODULES = (
-    "fly.errors",
-    "fly.types",
-    "fly.grammar",
-    "fly.messages",
-    "fly.request",
-    "fly.response",
+    "flyserve.core.errors",
+    "flyserve.core.types",
+    "flyserve.core.grammar",
+    "flyserve.core.messages",
+    "flyserve.core.request",
+    "flyserve.core.response",
     "flyserve.connection",
     "flyserve.received",
     "flyserve.client",

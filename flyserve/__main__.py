@@ -10,7 +10,7 @@ _PACKAGES = ("rich", "typer")
 
 def main() -> None:
     """Run the command line."""
-    from services.common.signals import stop_signals
+    from flyserve.signals import stop_signals
 
     stop_signals.listen()
     faulthandler.enable(2)

@@ -7,12 +7,12 @@ from typing import Any, ClassVar, Self, Unpack
 
 import grpc
 
-from fly.errors import FlyServeError, NotReady
-from fly.request import ChatMessage, SamplingParams, SpeculationParams
-from fly.response import Chunk, DeploymentInfo, Response, TextToken
-from flyserve.core import ClientCore, Prompt, RequestOptions, StreamCore, make_request
-from protos.flyserve.v1 import common_pb2, generation_pb2
-from protos.wire.generation import (
+from flyserve.client_base import ClientCore, Prompt, RequestOptions, StreamCore, make_request
+from flyserve.core.errors import FlyServeError, NotReady
+from flyserve.core.request import ChatMessage, SamplingParams, SpeculationParams
+from flyserve.core.response import Chunk, DeploymentInfo, Response, TextToken
+from flyserve.v1 import common_pb2, generation_pb2
+from flyserve.wire.generation import (
     deployment_from_wire,
     request_to_wire,
     response_from_wire,

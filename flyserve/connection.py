@@ -8,7 +8,7 @@ from pathlib import Path
 
 import grpc
 
-from fly.errors import ConfigError
+from flyserve.core.errors import ConfigError
 
 _WITHOUT_PORT = re.compile(
     r"[^:/]*|https?://.*|(?!(?:unix|unix-abstract|dns|xds|ipv4|ipv6|passthrough):)[^:/]+:\D*"

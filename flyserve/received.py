@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
-from fly.errors import DeadlineExceeded, FlyServeError
-from fly.request import GenerateRequest, ReceivedChoice, Resumption
-from fly.response import Chunk, Origin, Response, join_chunks
-from fly.types import Coupling, Mode
+from flyserve.core.errors import DeadlineExceeded, FlyServeError
+from flyserve.core.request import GenerateRequest, ReceivedChoice, Resumption
+from flyserve.core.response import Chunk, Origin, Response, join_chunks
+from flyserve.core.types import Coupling, Mode
 from flyserve.retries import RetryPolicy
-from protos.flyserve.v1 import generation_pb2
-from protos.wire.generation import chunk_from_wire, request_to_wire
+from flyserve.v1 import generation_pb2
+from flyserve.wire.generation import chunk_from_wire, request_to_wire
 
 
 class StreamBroken(FlyServeError):

@@ -3,8 +3,8 @@
 import random
 from collections.abc import Callable
 
-from fly.errors import DeadlineExceeded, FlyServeError, NotReady, Overloaded
-from fly.limits import MOST_TIMEOUT_S
+from flyserve.core.errors import DeadlineExceeded, FlyServeError, NotReady, Overloaded
+from flyserve.core.limits import MOST_TIMEOUT_S
 
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 5.0

@@ -8,7 +8,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from fly.limits import MOST_PRIORITY
+from flyserve.core.limits import MOST_PRIORITY
 from router.policies import POLICIES
 from router.speculation_config import SpeculationConfig
 from router.tools.families import ReasoningFamily, ToolFamily

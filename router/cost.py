@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from fly.request import RequestParams
+from flyserve.core.request import RequestParams
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import pydantic_core
 
-from fly.errors import InvalidRequest
+from flyserve.core.errors import InvalidRequest
 
 MOST_DEPTH = 64
 """Deepest nesting of a JSON Schema."""

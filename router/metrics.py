@@ -10,10 +10,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
-from fly.messages import Role
-from fly.response import Statistics
-from fly.round_record import RoundRecord
-from fly.types import FinishReason, Mode, RejectionReason, Verdict
+from flyserve.core.messages import Role
+from flyserve.core.response import Statistics
+from flyserve.core.round_record import RoundRecord
+from flyserve.core.types import FinishReason, Mode, RejectionReason, Verdict
 from router.replicas.acceptance import Acceptance, AcceptanceState
 from services.common.telemetry.buckets import LONG_SECONDS, SECONDS, TOKENS
 

@@ -4,8 +4,8 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from fly.messages import ModelInfo
-from fly.request import SamplingParams
+from flyserve.core.messages import ModelInfo
+from flyserve.core.request import SamplingParams
 from router.config import RouterConfig
 from router.text.chat_template import ChatTemplate
 from router.text.tokenizer import Tokenizer, sampling_defaults

@@ -7,11 +7,11 @@ from functools import partial
 import grpc
 from starlette.applications import Starlette
 
-from fly.break_even import break_even
-from fly.clock import Clock, SystemClock
-from fly.errors import ConfigError, NotReady
-from fly.messages import Role
-from protos.flyserve.v1.generation_pb2_grpc import add_GenerationServicer_to_server
+from flyserve.core.break_even import break_even
+from flyserve.core.clock import Clock, SystemClock
+from flyserve.core.errors import ConfigError, NotReady
+from flyserve.core.messages import Role
+from flyserve.v1.generation_pb2_grpc import add_GenerationServicer_to_server
 from router.admission.load_reporter import LoadReporter
 from router.config import RouterConfig
 from router.generation.context import RouterContext

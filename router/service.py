@@ -5,11 +5,11 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from fly.messages import ModelInfo, Role
-from fly.presets import PRESETS
-from fly.request import GenerateRequest
-from fly.response import Chunk, DeploymentInfo, Origin
-from fly.types import Mode
+from flyserve.core.messages import ModelInfo, Role
+from flyserve.core.presets import PRESETS
+from flyserve.core.request import GenerateRequest
+from flyserve.core.response import Chunk, DeploymentInfo, Origin
+from flyserve.core.types import Mode
 from router.admission.admission import Admission
 from router.admission.target_wait import TargetWait
 from router.cost import cpu_s, off_loop

@@ -7,11 +7,11 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from fly.errors import FieldViolation, refuse
-from fly.request import GenerateRequest
-from fly.response import Chunk, Response, join_chunks
-from protos.flyserve.v1 import common_pb2, generation_pb2, generation_pb2_grpc
-from protos.wire.generation import (
+from flyserve.core.errors import FieldViolation, refuse
+from flyserve.core.request import GenerateRequest
+from flyserve.core.response import Chunk, Response, join_chunks
+from flyserve.v1 import common_pb2, generation_pb2, generation_pb2_grpc
+from flyserve.wire.generation import (
     chunk_to_wire,
     deployment_to_wire,
     request_from_wire,

@@ -6,10 +6,10 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from fly.presets import DEFAULT_PRESET, PRESETS, tuned
-from fly.request import POLICY_REMEDY, DraftLength, RuleOverrides, SpeculationParams
-from fly.spans import Span
-from fly.types import FlyRule, Mode
+from flyserve.core.presets import DEFAULT_PRESET, PRESETS, tuned
+from flyserve.core.request import POLICY_REMEDY, DraftLength, RuleOverrides, SpeculationParams
+from flyserve.core.spans import Span
+from flyserve.core.types import FlyRule, Mode
 from router.requests.planning import SpeculationPlan
 from services.common.config import Config, OneOf
 from services.common.derived_model import with_fields_of

@@ -3,8 +3,8 @@
 import json
 from collections.abc import Iterator
 
-from fly.messages import Role
-from fly.presets import PRESETS
+from flyserve.core.messages import Role
+from flyserve.core.presets import PRESETS
 from orchestration.deployment.file import METRICS_OFFSETS, Deployment
 from services.common.sections import engine_of, leaves, sections_of
 from services.lookup.config import LOOKUPS

@@ -22,7 +22,7 @@ if [ -z "$engine" ]; then
   exit 1
 fi
 
-version=$(sed -n 's/^VERSION = "\(.*\)"$/\1/p' fly/version.py)
+version=$(sed -n 's/^VERSION = "\(.*\)"$/\1/p' flyserve/core/version.py)
 name=${REPOSITORY:-flyserve}:${TAG:-$version}
 [ $# -gt 0 ] || set -- slim cpu cuda vllm
 for device in "$@"; do

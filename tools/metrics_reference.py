@@ -6,7 +6,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Metric
 
-from fly.messages import Load, ModelInfo, Role
+from flyserve.core.messages import Load, ModelInfo, Role
 from router.metrics import RouterMetrics
 from router.replicas.acceptance import Acceptance
 from services.common.telemetry.process import process_metrics

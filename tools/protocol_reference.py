@@ -16,7 +16,7 @@ from grpc_tools import protoc
 
 ROOT = Path(__file__).parent.parent
 OUTPUT = ROOT / "docs" / "reference" / "protocol.md"
-FOLDER = "protos/flyserve/v1"
+FOLDER = "flyserve/v1"
 ORDER = ("generation", "target", "drafter", "registry", "common")
 
 # Numbers of fields in descriptor.proto, of which the paths of comments are made.
@@ -65,7 +65,7 @@ def read_descriptors() -> FileDescriptorSet:
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "protos"
         sources = [f"{FOLDER}/{name}.proto" for name in ORDER]
-        flags = [f"-I{ROOT}", f"--descriptor_set_out={output}", "--include_source_info"]
+        flags = [f"-I{ROOT}/protos", f"--descriptor_set_out={output}", "--include_source_info"]
         if protoc.main(["protoc", *flags, *sources]) != 0:
             raise ValueError("protoc rejects the protos")
         return FileDescriptorSet.FromString(output.read_bytes())

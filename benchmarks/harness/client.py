@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.harness.system import DEMO_MODELS
-from fly.request import DraftLength, SamplingParams, SpeculationParams
-from fly.response import Response
-from fly.types import Mode
 from flyserve.bench.tasks import load_tasks, render
 from flyserve.client import Client
+from flyserve.core.request import DraftLength, SamplingParams, SpeculationParams
+from flyserve.core.response import Response
+from flyserve.core.types import Mode
 from router.text.tokenizer import Tokenizer
 
 Prompts = tuple[tuple[int, ...], ...]

@@ -16,9 +16,9 @@ from rich.console import Console
 from benchmarks.harness.load import interleave
 from benchmarks.harness.machine import THREADS, Machine, this_machine
 from benchmarks.harness.system import RESULTS, ROOT
-from fly.errors import ConfigError
 from flyserve.bench.progress import progress_bar
 from flyserve.cli.terminal import EXIT_FAILED, START_FIRST, messages, output, reported_errors
+from flyserve.core.errors import ConfigError
 
 SCENARIOS = ("acceleration", "capacity", "gpu", "load", "open_loop", "peers", "quality", "soak")
 TAKES_ADDRESS = "quality"

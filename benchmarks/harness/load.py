@@ -11,10 +11,10 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from fly.request import SpeculationParams
-from fly.response import Chunk, Statistics
 from flyserve import AsyncClient
 from flyserve.bench.comparison import rotated
+from flyserve.core.request import SpeculationParams
+from flyserve.core.response import Chunk, Statistics
 
 _MAX_NEW_TOKENS = 512
 _USUAL_TOKENS = 120

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from fly.version import VERSION
+from flyserve.core.version import VERSION
 
 _ROOT = Path(__file__).parent
 _FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16")

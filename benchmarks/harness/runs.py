@@ -9,10 +9,10 @@ from zlib import crc32
 from benchmarks.harness.client import Prompts, generate
 from benchmarks.harness.load import Interleave
 from benchmarks.harness.report import AROUND, TIMES, Figure
-from fly.request import SpeculationParams
-from fly.response import Statistics
 from flyserve.bench.statistics import Interval, bootstrap, share, speed, tau, total
 from flyserve.client import Client
+from flyserve.core.request import SpeculationParams
+from flyserve.core.response import Statistics
 
 _WARM_UPS = 2
 

@@ -15,10 +15,10 @@ from benchmarks.harness.command import Context
 from benchmarks.harness.load import Ask, Interleave, Level, Window, asker, cut_window, run_window
 from benchmarks.harness.report import AROUND, TIMES, Figure, Row, Table, make_rows
 from benchmarks.harness.statistics import median_ratio, percentiles, spread
-from fly.request import SpeculationParams
 from flyserve import AsyncClient
 from flyserve.bench.comparison import rotated
 from flyserve.bench.statistics import share
+from flyserve.core.request import SpeculationParams
 
 SHOWN = ("tokens/s", "ratio", "95% interval", "inter-token p50 / p95 / p99, ms")
 _PAUSE_S = 0.2

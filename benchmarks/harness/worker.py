@@ -7,7 +7,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from fly.errors import NotReady
+from flyserve.core.errors import NotReady
 
 _made: Any = None
 """The object of this process, if it is a worker."""

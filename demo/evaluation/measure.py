@@ -15,8 +15,8 @@ from demo.evaluation.agreement import measure_agreement
 from demo.evaluation.report import AccuracyRow, AgreementRow, CostRow, Report, SpeculationRow
 from demo.evaluation.speculation import Simulation
 from demo.tokenizer import load_tokenizer, render
-from fly.presets import EXACT
-from fly.types import FlyRule, RejectionReason, Verdict
+from flyserve.core.presets import EXACT
+from flyserve.core.types import FlyRule, RejectionReason, Verdict
 
 _CONTEXT = 200
 _REPEATS = 150

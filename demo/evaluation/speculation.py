@@ -9,8 +9,16 @@ from transformers import LlamaForCausalLM
 from demo.evaluation.accuracy import BATCH, MAX_NEW_TOKENS, continue_greedily, last_logits, pad_left
 from demo.evaluation.agreement import top3_entropy
 from demo.progress import tqdm
-from fly.rule import decide
-from fly.types import Evidence, FlyRule, Position, RejectionReason, ResponseLimits, RuleState, Verdict
+from flyserve.core.rule import decide
+from flyserve.core.types import (
+    Evidence,
+    FlyRule,
+    Position,
+    RejectionReason,
+    ResponseLimits,
+    RuleState,
+    Verdict,
+)
 
 
 @dataclass(slots=True)

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from fly.errors import NotReady, describe
-from fly.request import ChatMessage
 from flyserve.client import Client
+from flyserve.core.errors import NotReady, describe
+from flyserve.core.request import ChatMessage
 
 FIRST = "What is the capital of France?"
 SECOND = "Write one sentence about it."

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fly.errors import ConfigError, ModelError, NotReady
+from flyserve.core.errors import ConfigError, ModelError, NotReady
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "real"

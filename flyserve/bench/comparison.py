@@ -13,14 +13,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from fly.errors import InvalidRequest
-from fly.request import ChatMessage, SpeculationParams
-from fly.response import Statistics
-from fly.types import Mode
 from flyserve.bench.progress import Advance, progress_bar
 from flyserve.bench.statistics import Interval, bootstrap, share, speed, tau, total
 from flyserve.bench.tasks import Task, render
 from flyserve.client import Client
+from flyserve.core.errors import InvalidRequest
+from flyserve.core.request import ChatMessage, SpeculationParams
+from flyserve.core.response import Statistics
+from flyserve.core.types import Mode
 
 
 @dataclass(frozen=True, slots=True)

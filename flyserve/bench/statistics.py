@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from fly.response import Statistics
+from flyserve.core.response import Statistics
 
 _RESAMPLES = 1000
 _CONFIDENCE = 0.95

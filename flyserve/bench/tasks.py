@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from fly.errors import ConfigError
+from flyserve.core.errors import ConfigError
 
 TASKS = Path(__file__).with_name("held_out.jsonl")
 _ANSWER = "Answer:"

@@ -5,11 +5,11 @@ from typing import Annotated, Any
 
 import typer
 
-from fly.version import VERSION
 from flyserve.cli import bench, chat, generate, info, pull, serve, token, up, upgrade
 from flyserve.cli.cluster import apply, router, scaling, status
 from flyserve.cli.terminal import output
 from flyserve.cli.wording import use_plain_words
+from flyserve.core.version import VERSION
 
 _EPILOG = """Start with [bold]flyserve serve MODEL[/bold], or the demo with [bold]flyserve up[/bold];
 then [bold]flyserve generate "your prompt"[/bold] elsewhere.

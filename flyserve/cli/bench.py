@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from fly.errors import ConfigError
 from flyserve.cli.options import Verbose
 from flyserve.cli.terminal import START_FIRST, messages, output, reported_errors
 from flyserve.cli.up import DEMO, running
 from flyserve.client import Client
+from flyserve.core.errors import ConfigError
 
 EXAMPLES = """Examples:
 

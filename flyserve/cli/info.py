@@ -10,17 +10,17 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from fly.break_even import break_even
-from fly.errors import FlyServeError
-from fly.messages import ModelInfo
-from fly.presets import PRESETS
-from fly.request import SpeculationParams
-from fly.response import DeploymentInfo
 from flyserve.cli.groups import grouped
 from flyserve.cli.options import ConnectionOptions
 from flyserve.cli.show import print_json, to_plain
 from flyserve.cli.terminal import START_FIRST, output, reported_errors
 from flyserve.client import Client
+from flyserve.core.break_even import break_even
+from flyserve.core.errors import FlyServeError
+from flyserve.core.messages import ModelInfo
+from flyserve.core.presets import PRESETS
+from flyserve.core.request import SpeculationParams
+from flyserve.core.response import DeploymentInfo
 
 EXAMPLES = """Examples:
 

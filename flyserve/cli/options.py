@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from fly.errors import ConfigError
-from fly.presets import PRESETS
-from fly.request import POLICY_REMEDY, DraftLength, SamplingParams, SpeculationParams
 from flyserve.cli.terminal import DEFAULT_ADDRESS
 from flyserve.client import Client
 from flyserve.connection import Tls, TlsOption
+from flyserve.core.errors import ConfigError
+from flyserve.core.presets import PRESETS
+from flyserve.core.request import POLICY_REMEDY, DraftLength, SamplingParams, SpeculationParams
 
 _LARGEST_SEED = 2**64 - 1
 

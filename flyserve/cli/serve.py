@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from fly.errors import ConfigError
-from fly.types import Mode
 from flyserve.cli.groups import grouped
 from flyserve.cli.options import SingleProcess, StartupTimeout, Verbose
 from flyserve.cli.terminal import messages, output, reported_errors
 from flyserve.cli.up import serve as serve_deployment
+from flyserve.core.errors import ConfigError
+from flyserve.core.types import Mode
 
 EXAMPLES = """Examples:
 

@@ -11,10 +11,10 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from fly.response import Chunk, Part, Response, Statistics
-from fly.types import Verdict
 from flyserve.cli.terminal import messages, output
 from flyserve.client import Stream
+from flyserve.core.response import Chunk, Part, Response, Statistics
+from flyserve.core.types import Verdict
 
 STYLES = {
     Verdict.EXACT: "green",

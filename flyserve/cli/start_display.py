@@ -19,7 +19,7 @@ from rich.progress import (
 from rich.spinner import Spinner
 from rich.table import Table
 
-from services.common.signals import stop_signals
+from flyserve.signals import stop_signals
 
 if TYPE_CHECKING:
     from orchestration.control.status import ReplicaStatus

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import typer
 from rich.console import Console
 
-from fly.errors import (
+from flyserve.core.errors import (
     ConfigError,
     DeadlineExceeded,
     FlyServeError,
@@ -17,7 +17,7 @@ from fly.errors import (
     Overloaded,
     Unauthenticated,
 )
-from services.common.signals import stop_signals
+from flyserve.signals import stop_signals
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 START_FIRST = "start a deployment with: flyserve up"

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from fly.errors import ConfigError
 from flyserve.cli.terminal import output, reported_errors
+from flyserve.core.errors import ConfigError
 
 EXAMPLES = """Examples:
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from fly.messages import Load, Role
+from flyserve.core.messages import Load, Role
 from orchestration.control.instances import Instance, Phase
 from orchestration.deployment.autoscaling import Autoscaling
 from orchestration.deployment.file import Deployment

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from fly.endpoints import Endpoint
+from flyserve.core.endpoints import Endpoint
 from orchestration.control.instances import Instance, InstanceKey, Phase, ReplicaHistory
 from orchestration.deployment.plan import ReplicaSpec
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fly.clock import Clock
-from fly.errors import ConfigError, NotReady, describe
-from fly.messages import Role
+from flyserve.core.clock import Clock
+from flyserve.core.errors import ConfigError, NotReady, describe
+from flyserve.core.messages import Role
 from orchestration.control import status
 from orchestration.control.autoscaler import Autoscaler
 from orchestration.control.cluster_state import ClusterState

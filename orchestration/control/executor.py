@@ -6,9 +6,9 @@ from collections.abc import Callable
 from contextlib import aclosing
 from typing import NoReturn
 
-from fly.clock import Clock
-from fly.errors import describe
-from fly.messages import Load, ModelInfo
+from flyserve.core.clock import Clock
+from flyserve.core.errors import describe
+from flyserve.core.messages import Load, ModelInfo
 from orchestration.control.cluster_state import ClusterState
 from orchestration.control.fleet import (
     Fleet,

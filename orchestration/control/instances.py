@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from fly.messages import Load, ModelInfo, Role
+from flyserve.core.messages import Load, ModelInfo, Role
 from orchestration.deployment.plan import ReplicaSpec
 
 

@@ -7,11 +7,11 @@ from collections.abc import AsyncGenerator
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from fly.messages import Load, ModelInfo, Role
-from protos.flyserve.v1 import common_pb2
-from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
-from protos.flyserve.v1.target_pb2_grpc import TargetStub
-from protos.wire.streams import info_from_wire
+from flyserve.core.messages import Load, ModelInfo, Role
+from flyserve.v1 import common_pb2
+from flyserve.v1.drafter_pb2_grpc import DrafterStub
+from flyserve.v1.target_pb2_grpc import TargetStub
+from flyserve.wire.streams import info_from_wire
 from services.common.channel import open_channel
 from services.common.security.identity import Identity, certificate_name
 

@@ -5,9 +5,9 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
-from fly.clock import Clock
-from fly.errors import ConfigError
-from fly.messages import Role
+from flyserve.core.clock import Clock
+from flyserve.core.errors import ConfigError
+from flyserve.core.messages import Role
 from orchestration.control.gpus import fit_on_gpus
 from orchestration.control.instances import Instance, Node, Phase
 from orchestration.deployment.file import Deployment

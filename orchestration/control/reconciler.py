@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from fly.messages import Role
+from flyserve.core.messages import Role
 from orchestration.control.cluster_state import ClusterState
 from orchestration.control.instances import Instance, InstanceKey, Phase
 from orchestration.control.precedence import deferred

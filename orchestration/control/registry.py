@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from fly.clock import Clock, SystemClock
-from fly.endpoints import Endpoint, Snapshot
-from protos.flyserve.v1 import registry_pb2
-from protos.flyserve.v1.registry_pb2_grpc import RegistryServicer, add_RegistryServicer_to_server
-from protos.wire.streams import snapshot_to_wire
+from flyserve.core.clock import Clock, SystemClock
+from flyserve.core.endpoints import Endpoint, Snapshot
+from flyserve.v1 import registry_pb2
+from flyserve.v1.registry_pb2_grpc import RegistryServicer, add_RegistryServicer_to_server
+from flyserve.wire.streams import snapshot_to_wire
 from services.common.host import Service
 
 _REPORT_TTL_S = 5.0

@@ -7,8 +7,8 @@ from typing import ClassVar, Protocol
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from fly.errors import ConfigError
-from fly.messages import Load, Role
+from flyserve.core.errors import ConfigError
+from flyserve.core.messages import Load, Role
 from orchestration.control.cluster_state import ClusterState
 from orchestration.control.instances import Instance, ReplicaHistory
 from orchestration.deployment.file import Deployment, RolloutConfig

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from fly.break_even import break_even
-from fly.messages import Load, Role
+from flyserve.core.break_even import break_even
+from flyserve.core.messages import Load, Role
 from orchestration.control.autoscaler import AutoscalingStatus
 from orchestration.control.cluster_state import ClusterState
 from orchestration.control.instances import Instance, Phase, ReplicaHistory

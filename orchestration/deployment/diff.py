@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from fly.errors import ConfigError
-from fly.messages import Role
+from flyserve.core.errors import ConfigError
+from flyserve.core.messages import Role
 from orchestration.deployment.file import Deployment
 from services.common.sections import ENGINE
 from services.common.token_map import token_map_hash

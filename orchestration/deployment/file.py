@@ -6,8 +6,8 @@ from typing import ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from fly.errors import ConfigError
-from fly.messages import Role
+from flyserve.core.errors import ConfigError
+from flyserve.core.messages import Role
 from orchestration.deployment import reserved
 from orchestration.deployment.security import located as located_security
 from orchestration.deployment.tiers import (

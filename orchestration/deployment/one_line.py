@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fly.errors import ConfigError
-from fly.types import Mode
+from flyserve.core.errors import ConfigError
+from flyserve.core.types import Mode
 from orchestration.deployment.file import Deployment, located_deployment
 from services.common.config import parse
 from services.common.gguf.header import is_gguf

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from fly.messages import Role
+from flyserve.core.messages import Role
 from orchestration.deployment.file import METRICS_OFFSETS, METRICS_PORTS_PER_TIER, Deployment
 from orchestration.deployment.security import router_security, security_of
 from orchestration.deployment.tiers import LookupDrafter, ModelTier, NoSubDrafter, Tier

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from fly.errors import ConfigError
-from fly.messages import Role
+from flyserve.core.errors import ConfigError
+from flyserve.core.messages import Role
 from orchestration.deployment.autoscaling import Autoscaling
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.tiers import ScaledTier

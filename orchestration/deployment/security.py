@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fly.messages import Role
+from flyserve.core.messages import Role
 from services.common.config import changed_values, parse
 from services.common.security.access_policy import AccessPolicy, service_access_policy
 from services.common.security.config import PublicSecurityConfig, SecurityConfig

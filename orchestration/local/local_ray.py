@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from fly.errors import ConfigError, NotReady, describe
+from flyserve.core.errors import ConfigError, NotReady, describe
+from flyserve.signals import stop_signals
 from orchestration.deployment.file import APPLICATION_ROOT
 from orchestration.local.ray_settings import loopback_as_address, own_signals, without_messages
-from services.common.signals import stop_signals
 
 if TYPE_CHECKING:
     import psutil

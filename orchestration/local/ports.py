@@ -1,6 +1,6 @@
 """The ports of a router on this machine."""
 
-from fly.errors import ConfigError
+from flyserve.core.errors import ConfigError
 from orchestration.deployment.file import RouterTier
 from services.common.addresses import bind_fault
 

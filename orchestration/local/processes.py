@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from fly.errors import ConfigError, NotReady
-from services.common.signals import PARENT_VARIABLE, stop_signals
+from flyserve.core.errors import ConfigError, NotReady
+from flyserve.signals import PARENT_VARIABLE, stop_signals
 
 _READY = "ready "
 

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from typing import Any
 
-from services.common.signals import stop_signals
+from flyserve.signals import stop_signals
 
 
 def loopback_as_address() -> AbstractContextManager[None]:

@@ -12,8 +12,9 @@ from typing import Any
 
 import yaml
 
-from fly.errors import ConfigError, ModelError, NotReady
-from fly.messages import Role
+from flyserve.core.errors import ConfigError, ModelError, NotReady
+from flyserve.core.messages import Role
+from flyserve.signals import stop_signals
 from orchestration.control.status import DeploymentStatus, ReplicaState, ReplicaStatus
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import ACTORS, plan, router_config, total_cpus
@@ -36,7 +37,6 @@ from orchestration.ray.controller_client import (
 )
 from services.common.loading_progress import VARIABLE, read_progress
 from services.common.model_source import model_folder
-from services.common.signals import stop_signals
 
 _POLL_S = 0.1
 _STOP_TIMEOUT_S = 10.0

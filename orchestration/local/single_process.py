@@ -9,9 +9,9 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fly.break_even import break_even
-from fly.errors import ConfigError, NotReady
-from fly.messages import ModelInfo, Role
+from flyserve.core.break_even import break_even
+from flyserve.core.errors import ConfigError, NotReady
+from flyserve.core.messages import ModelInfo, Role
 from orchestration.control.load_stream import load_stream
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import ReplicaSpec, plan, router_config

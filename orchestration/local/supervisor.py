@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from fly.errors import ConfigError, NotReady
+from flyserve.core.errors import ConfigError, NotReady
 from orchestration.local.processes import ServiceProcess
 from services.common.channel import Backoff
 

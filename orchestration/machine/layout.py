@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from fly.errors import ConfigError
+from flyserve.core.errors import ConfigError
 from services.common.machine.gpus import Gpu
 
 _FOR_WEIGHTS = 0.85

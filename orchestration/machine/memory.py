@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fly.blocks import BLOCK_TOKENS
-from fly.errors import ConfigError
-from fly.messages import Role
+from flyserve.core.blocks import BLOCK_TOKENS
+from flyserve.core.errors import ConfigError
+from flyserve.core.messages import Role
 from services.common.machine.machine import Machine
 
 _LEAST_KV_TOKENS = 4096

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fly.errors import ConfigError
-from fly.messages import Role
+from flyserve.core.errors import ConfigError
+from flyserve.core.messages import Role
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.one_line import OneLine, deployment_content, one_line_deployment
 from orchestration.deployment.tiers import ModelTier

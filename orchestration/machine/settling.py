@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fly.errors import ConfigError
-from fly.messages import Role
+from flyserve.core.errors import ConfigError
+from flyserve.core.messages import Role
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.tiers import BuiltinTier, LlamaCppTier, ModelTier, VllmTier
 from orchestration.machine.facts import ModelFacts

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from fly.errors import ConfigError, NotReady, describe
+from flyserve.core.errors import ConfigError, NotReady, describe
 from orchestration.local.local_ray import TOKEN, find_local_deployment, set_import_path
 from orchestration.local.ray_settings import loopback_as_address, own_signals, without_messages
 

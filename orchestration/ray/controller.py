@@ -6,9 +6,10 @@ import os
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
-from fly.clock import SystemClock
-from fly.errors import ConfigError, FlyServeError
-from fly.messages import Role
+from flyserve.core.clock import SystemClock
+from flyserve.core.errors import ConfigError, FlyServeError
+from flyserve.core.messages import Role
+from flyserve.signals import end_at_sigterm
 from orchestration.control.deployment_manager import DeploymentManager
 from orchestration.control.registry import registry_service
 from orchestration.control.status import DeploymentStatus
@@ -20,7 +21,6 @@ from orchestration.ray.fleet import RayFleet
 from services.common.addresses import bind_fault
 from services.common.host import Host
 from services.common.host_thread import HostThread
-from services.common.signals import end_at_sigterm
 
 logger = logging.getLogger(__name__)
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fly.errors import ConfigError, FlyServeError, NotReady
-from fly.messages import Role
+from flyserve.core.errors import ConfigError, FlyServeError, NotReady
+from flyserve.core.messages import Role
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.security import security_of
 from orchestration.ray.names import CONTROLLER_ACTOR, NAMESPACE_PREFIX

@@ -17,7 +17,7 @@ from ray.util import list_named_actors, placement_group, placement_group_table, 
 from ray.util.placement_group import PlacementGroup, get_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from fly.errors import FlyServeError
+from flyserve.core.errors import FlyServeError
 from orchestration.control.fleet import InstanceHandle, InstanceLost, InstanceRejected, InstanceUnavailable
 from orchestration.control.instances import Instance, InstanceKey, Node
 from orchestration.control.placement import shortage

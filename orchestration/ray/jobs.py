@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fly.errors import ConfigError, NotReady, Unauthenticated, one_line
+from flyserve.core.errors import ConfigError, NotReady, Unauthenticated, one_line
 from orchestration.deployment.file import load_deployment
 
 _POLL_S = 1.0

@@ -8,7 +8,7 @@ from typing import Any
 
 import ray
 
-from fly.errors import NotReady, describe
+from flyserve.core.errors import NotReady, describe
 from orchestration.ray.controller_client import get_result
 
 _ANSWER_S = 30.0

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from fly.errors import ConfigError, FlyServeError
+from flyserve.core.errors import ConfigError, FlyServeError
 from orchestration.release.values import Values
 
 _ROUTERS = "flyserve.io/role=router,flyserve.io/deployment={deployment},flyserve.io/color!={color}"

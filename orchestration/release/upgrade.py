@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from fly.errors import ConfigError, FlyServeError, NotReady
+from flyserve.core.errors import ConfigError, FlyServeError, NotReady
 from orchestration.release.commands import CommandFailed, Installed, Release, read_chart
 from orchestration.release.values import Steps, Values, merged, plan, with_active, with_tag, without_nulls
 

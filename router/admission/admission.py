@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from fly.clock import Clock
-from fly.errors import DeadlineExceeded, Overloaded
-from fly.ewma import Ewma
+from flyserve.core.clock import Clock
+from flyserve.core.errors import DeadlineExceeded, Overloaded
+from flyserve.core.ewma import Ewma
 from router.admission.fair_queue import FairQueue
 from router.admission.slots import Slots
 from router.requests.request import Deadline

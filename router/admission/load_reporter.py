@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable, Mapping
 
 import grpc
 
-from fly.clock import Clock
-from protos.flyserve.v1.registry_pb2 import ReportRequest
-from protos.flyserve.v1.registry_pb2_grpc import RegistryStub
+from flyserve.core.clock import Clock
+from flyserve.v1.registry_pb2 import ReportRequest
+from flyserve.v1.registry_pb2_grpc import RegistryStub
 from services.common.channel import open_channel
 from services.common.security.identity import CONTROLLER, Identity
 

@@ -1,6 +1,6 @@
 """Requests that wait for a target where there is none, such as in a deployment that was scaled to zero."""
 
-from fly.errors import Overloaded
+from flyserve.core.errors import Overloaded
 from router.replicas.directory import ReplicaDirectory
 from router.replicas.pools import Accepts, Replica
 

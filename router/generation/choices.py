@@ -5,8 +5,8 @@ from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from fly.errors import DeadlineExceeded
-from fly.response import Chunk
+from flyserve.core.errors import DeadlineExceeded
+from flyserve.core.response import Chunk
 from router.admission.slots import Slots
 from router.generation.context import RouterContext
 from router.generation.generation import Emit, generate

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fly.clock import Clock
+from flyserve.core.clock import Clock
 from router.config import RouterConfig
 from router.metrics import RouterMetrics
 from router.replicas.directory import ReplicaDirectory

@@ -1,7 +1,7 @@
 """The length of an extension: the number of tokens that the target decodes in one step without drafts."""
 
-from fly.ewma import Ewma
-from fly.round_record import RoundRecord
+from flyserve.core.ewma import Ewma
+from flyserve.core.round_record import RoundRecord
 
 _NEWEST_SHARE = 0.2
 _LARGEST_GROWTH = 2

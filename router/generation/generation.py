@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 
-from fly.lookup_benefit import LookupBenefit
-from fly.response import Chunk, Statistics
-from fly.round_record import Learner
-from fly.types import FinishReason, Mode
+from flyserve.core.lookup_benefit import LookupBenefit
+from flyserve.core.response import Chunk, Statistics
+from flyserve.core.round_record import Learner
+from flyserve.core.types import FinishReason, Mode
 from router.generation.context import RouterContext
 from router.generation.drafts.drafter import DrafterDrafts
 from router.generation.drafts.drafter_session import DrafterSession

@@ -1,7 +1,7 @@
 """Log-probabilities of a response's positions, between the verification and the decision."""
 
-from fly.messages import Verification
-from fly.types import Logprobs, PositionLogprobs, RankedToken, Token
+from flyserve.core.messages import Verification
+from flyserve.core.types import Logprobs, PositionLogprobs, RankedToken, Token
 from router.text.tokenizer import Tokenizer
 
 

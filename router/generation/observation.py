@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fly.clock import Clock
-from fly.errors import FlyServeError, InternalError, Overloaded
-from fly.response import Round, Statistics
-from fly.types import FinishReason
+from flyserve.core.clock import Clock
+from flyserve.core.errors import FlyServeError, InternalError, Overloaded
+from flyserve.core.response import Round, Statistics
+from flyserve.core.types import FinishReason
 from router.metrics import UNKNOWN, RouterMetrics
 from router.requests.request import PreparedRequest
 from router.security.callers import current_caller

@@ -2,11 +2,11 @@
 
 import asyncio
 
-from fly.errors import InvalidRequest
-from fly.messages import Open
-from fly.spans import Span, StrictSpans
-from fly.speculation import Speculation
-from fly.types import Mode, ResponseLimits
+from flyserve.core.errors import InvalidRequest
+from flyserve.core.messages import Open
+from flyserve.core.spans import Span, StrictSpans
+from flyserve.core.speculation import Speculation
+from flyserve.core.types import Mode, ResponseLimits
 from router.config import RouterConfig
 from router.requests.request import Deadline, PreparedRequest
 from router.text.output import ResponseText

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
-from fly.messages import Open
-from fly.request import SamplingParams
-from fly.sequence import TokenSequence
-from fly.types import PositionLogprobs, PromptToken, RankedToken
+from flyserve.core.messages import Open
+from flyserve.core.request import SamplingParams
+from flyserve.core.sequence import TokenSequence
+from flyserve.core.types import PositionLogprobs, PromptToken, RankedToken
 from router.generation.context import RouterContext
 from router.generation.target_session import TargetSession, WaitForPlace
 from router.requests.request import Deadline, PreparedRequest

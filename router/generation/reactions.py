@@ -2,7 +2,7 @@
 
 from enum import Enum
 
-from fly.errors import (
+from flyserve.core.errors import (
     DeadlineExceeded,
     FlyServeError,
     InternalError,

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fly.response import Round, Statistics
-from fly.round_record import DraftOrigin, Learner, RoundRecord
-from fly.types import FinishReason
+from flyserve.core.response import Round, Statistics
+from flyserve.core.round_record import DraftOrigin, Learner, RoundRecord
+from flyserve.core.types import FinishReason
 from router.generation.context import RouterContext
 from router.generation.observation import trace_response, trace_round
 from router.replicas.connections import Connections

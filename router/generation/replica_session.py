@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from fly.errors import FlyServeError, InternalError, NotReady, Overloaded
-from fly.messages import Draft, Open, Verification
+from flyserve.core.errors import FlyServeError, InternalError, NotReady, Overloaded
+from flyserve.core.messages import Draft, Open, Verification
 from router.config import RouterConfig
 from router.generation.reactions import Reaction, reaction_to
 from router.generation.step_timeout import StepTimeout

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fly.clock import Clock
-from fly.response import Chunk
-from fly.round_record import RoundRecord
-from fly.speculation import Speculation
-from fly.types import Decision, Logprobs, Token
+from flyserve.core.clock import Clock
+from flyserve.core.response import Chunk
+from flyserve.core.round_record import RoundRecord
+from flyserve.core.speculation import Speculation
+from flyserve.core.types import Decision, Logprobs, Token
 from router.generation.recorder import Recorder
 from router.replicas.connections import Connections
 from router.requests.request import PreparedRequest

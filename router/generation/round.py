@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
-from fly.messages import Draft, Verification
-from fly.round_record import RoundRecord
-from fly.spans import StrictSpans
-from fly.types import Decision, Evidence, Logprobs, Position, Token, Verdict
+from flyserve.core.messages import Draft, Verification
+from flyserve.core.round_record import RoundRecord
+from flyserve.core.spans import StrictSpans
+from flyserve.core.types import Decision, Evidence, Logprobs, Position, Token, Verdict
 from router.generation.drafts.sources import NO_PROPOSAL, DraftSources
 from router.generation.extension import ExtensionLength
 from router.generation.logprobs import PendingLogprobs

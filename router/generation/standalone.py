@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from fly.errors import FlyServeError, NotReady, Overloaded
-from fly.messages import Draft, Open
-from fly.round_record import ArrivedDraft, RoundRecord
-from fly.sequence import TokenSequence
-from fly.types import Verdict
+from flyserve.core.errors import FlyServeError, NotReady, Overloaded
+from flyserve.core.messages import Draft, Open
+from flyserve.core.round_record import ArrivedDraft, RoundRecord
+from flyserve.core.sequence import TokenSequence
+from flyserve.core.types import Verdict
 from router.generation.context import RouterContext
 from router.generation.drafts.drafter_session import check_draft
 from router.generation.extension import ExtensionLength

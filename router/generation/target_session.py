@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar
 
-from fly.errors import FlyServeError, Overloaded
-from fly.messages import Open, Opened, Queued, Verification
-from fly.sequence import TokenSequence
-from fly.types import SparseDistribution
+from flyserve.core.errors import FlyServeError, Overloaded
+from flyserve.core.messages import Open, Opened, Queued, Verification
+from flyserve.core.sequence import TokenSequence
+from flyserve.core.types import SparseDistribution
 from router.generation.context import RouterContext
 from router.generation.reactions import InvalidAnswer
 from router.generation.replica_session import ReplicaSession

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from fly.response import Chunk, Round
+from flyserve.core.response import Chunk, Round
 from router.generation.response import MessageChunk
 from router.http.objects import (
     CompletionTokensDetails,

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fly.errors import InvalidRequest, refuse
-from fly.request import GenerateRequest, SamplingParams, SpeculationParams
-from fly.response import Choice, Chunk, Part
-from fly.types import FinishReason as Finish
-from fly.types import PromptToken
+from flyserve.core.errors import InvalidRequest, refuse
+from flyserve.core.request import GenerateRequest, SamplingParams, SpeculationParams
+from flyserve.core.response import Choice, Chunk, Part
+from flyserve.core.types import FinishReason as Finish
+from flyserve.core.types import PromptToken
 from router.config import LimitsConfig
 from router.http.errors import renamed
 from router.http.fields import GenerationFields

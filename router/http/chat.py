@@ -5,10 +5,10 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
-from fly.errors import InvalidRequest
-from fly.grammar import Grammar
-from fly.response import Choice, Chunk
-from fly.types import Token
+from flyserve.core.errors import InvalidRequest
+from flyserve.core.grammar import Grammar
+from flyserve.core.response import Choice, Chunk
+from flyserve.core.types import Token
 from router.config import LimitsConfig
 from router.cost import num_values
 from router.http.api_format import ApiFormat, HttpRequest, finish_reason, make_request, refuse_many_values

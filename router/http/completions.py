@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 from pydantic import PlainValidator, ValidationInfo
 
-from fly.errors import InvalidRequest
-from fly.request import GenerateRequest
-from fly.response import Choice, Chunk
-from fly.types import PromptToken, RankedToken, Token
+from flyserve.core.errors import InvalidRequest
+from flyserve.core.request import GenerateRequest
+from flyserve.core.response import Choice, Chunk
+from flyserve.core.types import PromptToken, RankedToken, Token
 from router.cost import num_values
 from router.http.api_format import ApiFormat, HttpRequest, finish_reason, make_request, refuse_many_values
 from router.http.errors import renamed

@@ -8,9 +8,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from fly.errors import NotReady, quoted
-from fly.limits import MOST_TIMEOUT_S
-from fly.version import VERSION
+from flyserve.core.errors import NotReady, quoted
+from flyserve.core.limits import MOST_TIMEOUT_S
+from flyserve.core.version import VERSION
 from router.config import RouterConfig
 from router.cost import off_loop
 from router.http.api_format import ApiFormat

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
-from fly.errors import (
+from flyserve.core.errors import (
     MOST_ERROR_BYTES,
     DeadlineExceeded,
     FieldViolation,

@@ -1,4 +1,4 @@
-"""Fields that the bodies of completions and chat share, derived from the request types of `fly`."""
+"""Fields that the bodies of completions and chat share, derived from the request types of `flyserve.core`."""
 
 from dataclasses import fields, replace
 from enum import Enum
@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from fly.limits import MOST_PRIORITY, MOST_TIMEOUT_S
-from fly.presets import PRESETS
-from fly.request import DraftLength, SamplingParams, SpeculationParams
+from flyserve.core.limits import MOST_PRIORITY, MOST_TIMEOUT_S
+from flyserve.core.presets import PRESETS
+from flyserve.core.request import DraftLength, SamplingParams, SpeculationParams
 from router.http.grammar_fields import GrammarFields
 from router.http.request_model import AtMost, RequestModel, SentBack
 from router.speculation_config import TargetMode

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator
 
-from fly.errors import FieldViolation, InvalidRequest
-from fly.grammar import Grammar, GrammarKind
+from flyserve.core.errors import FieldViolation, InvalidRequest
+from flyserve.core.grammar import Grammar, GrammarKind
 from router.http.request_model import AtMost, RequestModel
 
 

@@ -11,7 +11,7 @@ import pydantic_core
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
-from fly.errors import quoted
+from flyserve.core.errors import quoted
 from router.config import HttpConfig
 from router.cost import cpu_s, off_loop
 from router.http.errors import Rejected

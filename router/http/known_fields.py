@@ -7,7 +7,7 @@ unless it requests nothing. A hint, such as `reasoning_effort`, is served where 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from fly.request import POLICY_REMEDY
+from flyserve.core.request import POLICY_REMEDY
 
 IGNORED = frozenset(
     (

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from fly.errors import InvalidRequest
+from flyserve.core.errors import InvalidRequest
 from router.http.fields import TemplateVariables, Text
 from router.http.request_model import AtMost, RequestModel, SentBack
 from router.json_text import parse_json_text

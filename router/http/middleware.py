@@ -9,7 +9,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fly.errors import NotReady, quoted
+from flyserve.core.errors import NotReady, quoted
 from router.http.errors import Rejected, reply_to
 from router.security.callers import AUTHORIZATION, current_caller, set_caller
 from router.security.keys import Keys

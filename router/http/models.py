@@ -4,9 +4,9 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from fly.errors import InvalidRequest, quoted
-from fly.request import GenerateRequest
-from fly.types import Mode
+from flyserve.core.errors import InvalidRequest, quoted
+from flyserve.core.request import GenerateRequest
+from flyserve.core.types import Mode
 from router.config import RouterConfig
 from router.http.api_format import HttpRequest
 from router.http.errors import Rejected

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from fly.response import DeploymentInfo, Round, Statistics
+from flyserve.core.response import DeploymentInfo, Round, Statistics
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 ServedTier = Literal["default", "flex", "priority"]

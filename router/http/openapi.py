@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from fly.version import VERSION
+from flyserve.core.version import VERSION
 from router.http.chat import ChatRequest
 from router.http.chat_objects import ChatChunk, ChatCompletion
 from router.http.completions import CompletionRequest

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from fly.errors import FieldViolation, InvalidRequest, refuse
+from flyserve.core.errors import FieldViolation, InvalidRequest, refuse
 from router.config import LimitsConfig
 from router.http.known_fields import IGNORED, REMOVED, UNSERVED
 from services.common.config_faults import nearest, requirement

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from fly.errors import InvalidRequest
+from flyserve.core.errors import InvalidRequest
 from router.http.fields import GenerationFields
 from router.http.objects import ServedTier
 

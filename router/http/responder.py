@@ -12,10 +12,10 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from fly.errors import DeadlineExceeded, InvalidRequest
-from fly.request import GenerateRequest
-from fly.response import Chunk, Round, Statistics, join_chunks
-from fly.types import PromptToken, Token
+from flyserve.core.errors import DeadlineExceeded, InvalidRequest
+from flyserve.core.request import GenerateRequest
+from flyserve.core.response import Chunk, Round, Statistics, join_chunks
+from flyserve.core.types import PromptToken, Token
 from router.cost import cpu_s, num_values, off_loop
 from router.generation.choices import run_all
 from router.generation.generation import Emit

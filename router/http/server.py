@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import uvicorn
 from starlette.types import ASGIApp
 
-from fly.errors import ConfigError
+from flyserve.core.errors import ConfigError
 from router.http.connections import Connection, ConnectionPool
 
 _KEEP_ALIVE_S = 60

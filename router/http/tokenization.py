@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from fly.errors import InvalidRequest
+from flyserve.core.errors import InvalidRequest
 from router.config import RouterConfig
 from router.cost import cpu_s, off_loop
 from router.http.endpoints import send_json

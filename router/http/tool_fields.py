@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import PlainValidator, ValidationError
 
-from fly.errors import InvalidRequest
+from flyserve.core.errors import InvalidRequest
 from router.config import LimitsConfig
 from router.http.parsing import shown
 from router.http.request_model import AtMost, Described, RequestModel

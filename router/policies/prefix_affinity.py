@@ -11,7 +11,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 
-from fly.blocks import BlockKey
+from flyserve.core.blocks import BlockKey
 from router.policies.base import C, Candidate, Policy, least_loaded
 from router.policies.recent_traffic import RecentTraffic
 from router.policies.request_key import RequestKey

@@ -4,7 +4,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
-from fly.blocks import BlockKey
+from flyserve.core.blocks import BlockKey
 from router.policies.request_key import RequestKey
 
 K = TypeVar("K", bound=Hashable)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from fly.blocks import BLOCK_TOKENS, BlockChain, BlockKey
+from flyserve.core.blocks import BLOCK_TOKENS, BlockChain, BlockKey
 
 RequestKey = tuple[BlockKey, ...]
 """Keys of a prompt's prefixes, the shortest first; empty if the prompt has no full block."""

@@ -3,7 +3,7 @@
 import math
 from enum import StrEnum
 
-from fly.ewma import RecentMean
+from flyserve.core.ewma import RecentMean
 
 _MEMORY = 64.0
 """Recent responses that count."""

@@ -1,6 +1,6 @@
 """Circuit breaker of one endpoint: decides from past results if the endpoint may be used."""
 
-from fly.clock import Clock
+from flyserve.core.clock import Clock
 from services.common.channel import Backoff
 
 

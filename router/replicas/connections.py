@@ -3,7 +3,7 @@
 from contextlib import AsyncExitStack
 from typing import Any, Generic, Self, TypeVar
 
-from fly.errors import Overloaded
+from flyserve.core.errors import Overloaded
 from router.replicas.pools import Replica
 from services.common.streams import SequenceStream
 

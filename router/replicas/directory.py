@@ -7,11 +7,11 @@ from contextlib import AsyncExitStack, aclosing, suppress
 
 import grpc
 
-from fly.break_even import can_pay
-from fly.clock import Clock
-from fly.endpoints import Endpoint, Snapshot
-from fly.errors import ConfigError, NotReady
-from fly.messages import ModelInfo, Role
+from flyserve.core.break_even import can_pay
+from flyserve.core.clock import Clock
+from flyserve.core.endpoints import Endpoint, Snapshot
+from flyserve.core.errors import ConfigError, NotReady
+from flyserve.core.messages import ModelInfo, Role
 from router.policies import create_policy
 from router.policies.request_key import RequestKey
 from router.replicas.breaker import Breaker

@@ -1,7 +1,7 @@
 """The drafters' own model, which drafters decode by themselves for requests in mode draft."""
 
-from fly.errors import InvalidRequest, NotReady
-from fly.messages import ModelInfo
+from flyserve.core.errors import InvalidRequest, NotReady
+from flyserve.core.messages import ModelInfo
 from router.replicas.directory import ReplicaDirectory, incompatibility
 from router.replicas.pools import Accepts, Replica, any_replica, roomiest, with_weights
 

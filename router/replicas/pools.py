@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 import grpc
 
-from fly.clock import Clock
-from fly.endpoints import Endpoint
-from fly.errors import NotReady
-from fly.ewma import Ewma
-from fly.lookup_benefit import LookupCosts
-from fly.messages import Load, ModelInfo, Role
-from protos.flyserve.v1 import common_pb2
-from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
-from protos.flyserve.v1.target_pb2_grpc import TargetStub
-from protos.wire.status import from_rpc_error
-from protos.wire.streams import info_from_wire
+from flyserve.core.clock import Clock
+from flyserve.core.endpoints import Endpoint
+from flyserve.core.errors import NotReady
+from flyserve.core.ewma import Ewma
+from flyserve.core.lookup_benefit import LookupCosts
+from flyserve.core.messages import Load, ModelInfo, Role
+from flyserve.v1 import common_pb2
+from flyserve.v1.drafter_pb2_grpc import DrafterStub
+from flyserve.v1.target_pb2_grpc import TargetStub
+from flyserve.wire.status import from_rpc_error
+from flyserve.wire.streams import info_from_wire
 from router.policies.base import Policy
 from router.policies.request_key import RequestKey
 from router.replicas.acceptance import Acceptance, AcceptanceState

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from math import inf
 from typing import Any
 
-from fly.grammar import Grammar, GrammarKind
+from flyserve.core.grammar import Grammar, GrammarKind
 from services.common.grammars.schemas import resolved
 
 _MOST_DEPTH = 100

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fly.errors import InvalidRequest, NotReady
-from fly.grammar import ArgumentsSchema, Grammar, GrammarKind
+from flyserve.core.errors import InvalidRequest, NotReady
+from flyserve.core.grammar import ArgumentsSchema, Grammar, GrammarKind
 from router.config import LimitsConfig
 from router.json_text import MOST_DEPTH, check_depth, parse_json_text
 from router.requests.forced_length import forced_length

@@ -4,11 +4,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from fly.errors import FieldViolation, quoted
-from fly.presets import EXACT, PRESETS, tuned
-from fly.request import SpeculationParams
-from fly.spans import Span
-from fly.types import FlyRule, Mode
+from flyserve.core.errors import FieldViolation, quoted
+from flyserve.core.presets import EXACT, PRESETS, tuned
+from flyserve.core.request import SpeculationParams
+from flyserve.core.spans import Span
+from flyserve.core.types import FlyRule, Mode
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from fly.errors import FieldViolation
+from flyserve.core.errors import FieldViolation
 
 _CHARACTERS_PER_TOKEN = 8
 """About twice as many as usual: a text that fits has fewer, nearly always."""

@@ -4,12 +4,12 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from fly.clock import Clock
-from fly.errors import DeadlineExceeded
-from fly.limits import MOST_TIMEOUT_S
-from fly.request import ReceivedChoice, RequestParams, SamplingParams
-from fly.sequence import TokenSequence
-from fly.types import Coupling, Mode
+from flyserve.core.clock import Clock
+from flyserve.core.errors import DeadlineExceeded
+from flyserve.core.limits import MOST_TIMEOUT_S
+from flyserve.core.request import ReceivedChoice, RequestParams, SamplingParams
+from flyserve.core.sequence import TokenSequence
+from flyserve.core.types import Coupling, Mode
 from router.policies.request_key import RequestKey
 from router.requests.grammars import CompiledGrammar
 from router.requests.planning import SpeculationPlan

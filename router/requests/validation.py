@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 
-from fly.errors import MOST_VIOLATIONS, FieldViolation, InvalidRequest, refuse
-from fly.limits import PUBLIC_LOGIT_BIAS, PUBLIC_PENALTY, SamplingLimits, check_sampling
-from fly.messages import ModelInfo
-from fly.request import GenerateRequest, ReceivedChoice, SamplingParams
-from fly.sequence import TokenSequence
-from fly.types import Coupling, Mode
+from flyserve.core.errors import MOST_VIOLATIONS, FieldViolation, InvalidRequest, refuse
+from flyserve.core.limits import PUBLIC_LOGIT_BIAS, PUBLIC_PENALTY, SamplingLimits, check_sampling
+from flyserve.core.messages import ModelInfo
+from flyserve.core.request import GenerateRequest, ReceivedChoice, SamplingParams
+from flyserve.core.sequence import TokenSequence
+from flyserve.core.types import Coupling, Mode
 from router.config import LimitsConfig, RouterConfig
 from router.cost import returned_values
 from router.policies.request_key import request_key

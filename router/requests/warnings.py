@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from fly.presets import can_rescue
-from fly.request import GenerateRequest, SamplingParams
-from fly.types import Coupling, Mode, TailPolicy
+from flyserve.core.presets import can_rescue
+from flyserve.core.request import GenerateRequest, SamplingParams
+from flyserve.core.types import Coupling, Mode, TailPolicy
 from router.requests.planning import SpeculationPlan
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import ConfigDict, Field, StringConstraints
 
-from fly.errors import ConfigError, Unauthenticated
+from flyserve.core.errors import ConfigError, Unauthenticated
 from services.common.config import Config, load_yaml, parse
 from services.common.security.files import WatchedFiles
 

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NoReturn
 
-from fly.clock import Clock
-from fly.errors import InvalidRequest, Overloaded
+from flyserve.core.clock import Clock
+from flyserve.core.errors import InvalidRequest, Overloaded
 from router.security.keys import Caller
 
 _RETRY_AFTER_S = 1.0

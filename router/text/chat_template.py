@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from jinja2 import Template, TemplateError, TemplateSyntaxError, meta
 
-from fly.errors import ConfigError, FieldViolation, InvalidRequest, describe
+from flyserve.core.errors import ConfigError, FieldViolation, InvalidRequest, describe
 from router.text.control_tokens import ControlTokens
 from router.text.jinja import TemplateEnvironment
 from router.text.tokenizer import Tokenizer

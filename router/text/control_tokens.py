@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tokenizers import AddedToken, Encoding
 from tokenizers import Tokenizer as Backend
 
-from fly.errors import InvalidRequest
+from flyserve.core.errors import InvalidRequest
 from router.text.traced import CLIENT, Traced
 
 _LINE = "\n"

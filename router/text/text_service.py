@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fly.errors import InvalidRequest, refuse
-from fly.response import TextToken
+from flyserve.core.errors import InvalidRequest, refuse
+from flyserve.core.response import TextToken
 from router.config import LimitsConfig
 from router.cost import cpu_s, off_loop
 from router.requests.prompt_length import check_beginning

@@ -8,8 +8,8 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fly.errors import ModelError, one_line
-from fly.request import SamplingParams
+from flyserve.core.errors import ModelError, one_line
+from flyserve.core.request import SamplingParams
 from services.common.token_bytes import TokenBytes
 from services.common.token_map import read_eos_ids, read_json
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from enum import Enum, auto
 
-from fly.markers import DEEPSEEK_CALLS
+from flyserve.core.markers import DEEPSEEK_CALLS
 from router.tools.json_call import ArgumentsReader
 from router.tools.parser import ToolParser, Write
 from router.tools.parts import Sink

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from enum import StrEnum
 
-from fly.markers import (
+from flyserve.core.markers import (
     DEEPSEEK_CALLS,
     HERMES_CALL,
     LLAMA3_CALL,

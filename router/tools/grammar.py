@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from fly.grammar import ArgumentsSchema, Grammar, GrammarKind
+from flyserve.core.grammar import ArgumentsSchema, Grammar, GrammarKind
 from router.tools.message import MessageFormat
 from router.tools.parser import GAP, ToolParser
 

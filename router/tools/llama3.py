@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from fly.markers import LLAMA3_CALL
+from flyserve.core.markers import LLAMA3_CALL
 from router.tools.json_call import CallReader
 from router.tools.parser import ToolParser, Write, json_object
 from router.tools.parts import Sink

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fly.markers import Markers
+from flyserve.core.markers import Markers
 from router.text.stop_strings import StopStrings
 from router.tools.parser import ToolParser
 from router.tools.parts import Parts, Sink, new_call_id

@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Mapping
 from enum import Enum, auto
 
-from fly.markers import MISTRAL_CALLS
+from flyserve.core.markers import MISTRAL_CALLS
 from router.tools.json_call import ArgumentsReader, CallReader
 from router.tools.parser import ToolParser, Write, json_object
 from router.tools.parts import Sink

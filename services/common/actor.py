@@ -4,13 +4,13 @@ import os
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from flyserve.signals import end_at_sigterm
 from services.common.addresses import interface_towards
 from services.common.config import parse
 from services.common.garbage import exempt_from_collection
 from services.common.host import Host
 from services.common.host_thread import HostThread
 from services.common.loading_progress import loading_progress
-from services.common.signals import end_at_sigterm
 from services.common.telemetry.config import TelemetryConfig
 from services.common.telemetry.logs import configure_logging
 

@@ -2,7 +2,7 @@
 
 import socket
 
-from fly.errors import ConfigError
+from flyserve.core.errors import ConfigError
 
 _ANY_PORT = 1
 

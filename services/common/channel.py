@@ -2,7 +2,7 @@
 
 import grpc
 
-from protos.wire.channel import CHANNEL_OPTIONS
+from flyserve.wire.channel import CHANNEL_OPTIONS
 from services.common.in_process.channel import InProcessChannel
 from services.common.in_process.server import is_in_process
 from services.common.security.identity import PeerTls

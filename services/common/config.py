@@ -14,7 +14,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from fly.errors import ConfigError, one_line
+from flyserve.core.errors import ConfigError, one_line
 from services.common.config_faults import describe_fault
 from services.common.sections import Engines, sections_of
 

@@ -8,12 +8,12 @@ from typing import Protocol
 
 import grpc
 
-from fly.clock import Clock
-from fly.endpoints import Endpoint, Snapshot
-from fly.messages import Role
-from protos.flyserve.v1 import registry_pb2
-from protos.flyserve.v1.registry_pb2_grpc import RegistryStub
-from protos.wire.streams import snapshot_from_wire
+from flyserve.core.clock import Clock
+from flyserve.core.endpoints import Endpoint, Snapshot
+from flyserve.core.messages import Role
+from flyserve.v1 import registry_pb2
+from flyserve.v1.registry_pb2_grpc import RegistryStub
+from flyserve.wire.streams import snapshot_from_wire
 from services.common.channel import Backoff, open_channel
 from services.common.security.identity import CONTROLLER, Identity
 

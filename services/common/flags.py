@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from fly.errors import ConfigError
+from flyserve.core.errors import ConfigError
 from services.common.config import Config, parse, read_yaml, yaml_fault
 from services.common.sections import Engines, keys_of, leaves, section_of, sections_of
 

@@ -14,8 +14,8 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health
 
-from fly.errors import InvalidRequest
-from protos.wire.status import DETAILS, to_status
+from flyserve.core.errors import InvalidRequest
+from flyserve.wire.status import DETAILS, to_status
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Check = Callable[[str, Context], None]

@@ -12,7 +12,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
-from fly.errors import ConfigError
+from flyserve.core.errors import ConfigError
 from services.common.addresses import bind_fault
 from services.common.handlers import CallInterceptor
 from services.common.in_process.server import InProcessServer, is_in_process

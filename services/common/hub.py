@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fly.errors import ModelError
+from flyserve.core.errors import ModelError
 from services.common.fetching.sources import HubSource
 from services.common.model_source import WEIGHT_FILES, hub_errors, is_hub_id, model_folder, snapshot
 

@@ -6,12 +6,12 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-from fly.errors import FlyServeError
+from flyserve.core.errors import FlyServeError
+from flyserve.signals import stop_signals
 from services.common.flags import fail
 from services.common.garbage import exempt_from_collection
 from services.common.host import FAILED_GRACE_S, Host
 from services.common.service_config import ProcessSection
-from services.common.signals import stop_signals
 from services.common.telemetry.logs import configure_logging
 
 logger = logging.getLogger(__name__)

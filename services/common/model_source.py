@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from fly.errors import ModelError, describe
+from flyserve.core.errors import ModelError, describe
 from services.common.gguf.folder import tokenizer_folder
 from services.common.gguf.header import is_gguf
 

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol, TypeVar
 
-from fly.errors import DeadlineExceeded, InvalidRequest, NotReady
-from fly.limits import MOST_TIMEOUT_S
-from fly.messages import Close, DraftStep, Extend, Open, Opened, Stale, VerifyStep
-from fly.sequence import SequenceUpdate, StaleState
+from flyserve.core.errors import DeadlineExceeded, InvalidRequest, NotReady
+from flyserve.core.limits import MOST_TIMEOUT_S
+from flyserve.core.messages import Close, DraftStep, Extend, Open, Opened, Stale, VerifyStep
+from flyserve.core.sequence import SequenceUpdate, StaleState
 
 Step = TypeVar("Step", bound=VerifyStep | Extend | DraftStep, contravariant=True)
 Answer = TypeVar("Answer", covariant=True)

@@ -7,8 +7,8 @@ from typing import Any, Generic, Self, TypeVar
 
 import grpc
 
-from fly.errors import FlyServeError, NotReady
-from fly.messages import (
+from flyserve.core.errors import FlyServeError, NotReady
+from flyserve.core.messages import (
     Close,
     Draft,
     DraftStep,
@@ -20,12 +20,12 @@ from fly.messages import (
     Verification,
     VerifyStep,
 )
-from fly.sequence import SequenceMirror, SequenceUpdate, TokenSequence
-from fly.types import SparseDistribution
-from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
-from protos.flyserve.v1.target_pb2_grpc import TargetStub
-from protos.wire.status import from_peer_error
-from protos.wire.streams import (
+from flyserve.core.sequence import SequenceMirror, SequenceUpdate, TokenSequence
+from flyserve.core.types import SparseDistribution
+from flyserve.v1.drafter_pb2_grpc import DrafterStub
+from flyserve.v1.target_pb2_grpc import TargetStub
+from flyserve.wire.status import from_peer_error
+from flyserve.wire.streams import (
     draft_request_to_wire,
     draft_response_from_wire,
     verify_request_to_wire,

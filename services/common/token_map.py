@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fly.errors import ModelError, one_line
+from flyserve.core.errors import ModelError, one_line
 
 
 def read_token_map(folder: Path) -> dict[str, int]:

@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass
 
-from fly.comparison import Comparison, RoundTimer
+from flyserve.core.comparison import Comparison, RoundTimer
 from services.drafter.drafting import Drafting
 from services.engine.engine import Engine
 from services.engine.future import IdleJob

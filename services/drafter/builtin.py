@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fly.comparison import Comparison
-from fly.messages import Open
+from flyserve.core.comparison import Comparison
+from flyserve.core.messages import Open
 from services.common.telemetry.instrumented_stream import DraftSteps
 from services.drafter.ahead import DraftingLimits
 from services.drafter.session import DraftSession

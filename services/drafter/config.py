@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from fly.messages import Role
+from flyserve.core.messages import Role
 from services.common.config import AutoSwitch, Config
 from services.common.sections import Engines
 from services.common.service_config import ServeSection

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fly.errors import InvalidRequest
-from fly.exclusions import num_allowed
-from fly.messages import Open, ProposalCounts
-from fly.sequence import common_length
-from fly.types import SparseDistribution
+from flyserve.core.errors import InvalidRequest
+from flyserve.core.exclusions import num_allowed
+from flyserve.core.messages import Open, ProposalCounts
+from flyserve.core.sequence import common_length
+from flyserve.core.types import SparseDistribution
 from services.engine.base import Job
 from services.engine.sequence import EngineSequence
 

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterable
 
-from fly.sequence import common_length
+from flyserve.core.sequence import common_length
 from services.drafter.sub_drafter_use import SubDrafterUse
 from services.engine.sequence import EngineSequence
 from services.lookup.index.budget import IndexShare

@@ -6,10 +6,10 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from fly.clock import SystemClock
-from fly.messages import Draft, DraftStep, Load, Role
-from protos.flyserve.v1 import common_pb2, drafter_pb2_grpc
-from protos.wire.streams import draft_request_from_wire, draft_response_to_wire, info_to_wire
+from flyserve.core.clock import SystemClock
+from flyserve.core.messages import Draft, DraftStep, Load, Role
+from flyserve.v1 import common_pb2, drafter_pb2_grpc
+from flyserve.wire.streams import draft_request_from_wire, draft_response_to_wire, info_to_wire
 from services.common.blocking import in_daemon_thread
 from services.common.endpoint_sources import EndpointSource, ListedEndpointSource, RegistryEndpointSource
 from services.common.host import Host, Service

@@ -2,10 +2,10 @@
 
 import contextlib
 
-from fly.comparison import Comparison
-from fly.errors import InvalidRequest
-from fly.messages import Draft, DraftStep, StepTimes
-from fly.sequence import SequenceUpdate, StaleState
+from flyserve.core.comparison import Comparison
+from flyserve.core.errors import InvalidRequest
+from flyserve.core.messages import Draft, DraftStep, StepTimes
+from flyserve.core.sequence import SequenceUpdate, StaleState
 from services.drafter.ahead import DraftAhead, DraftingLimits
 from services.drafter.drafting import Drafting, DraftResult, SubDrafterSession
 from services.engine.engine import Engine

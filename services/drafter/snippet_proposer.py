@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fly.comparison import RoundTimer
-from fly.messages import Draft, ProposalCounts
+from flyserve.core.comparison import RoundTimer
+from flyserve.core.messages import Draft, ProposalCounts
 from services.drafter.drafting import Proposer
 from services.drafter.proposals import Proposals
 from services.drafter.sub_drafter_use import SubDrafterUse

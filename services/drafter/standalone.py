@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from fly.errors import InvalidRequest, Overloaded
-from fly.limits import MOST_PRIORITY
-from fly.messages import ModelInfo, Open
-from fly.types import Coupling
+from flyserve.core.errors import InvalidRequest, Overloaded
+from flyserve.core.limits import MOST_PRIORITY
+from flyserve.core.messages import ModelInfo, Open
+from flyserve.core.types import Coupling
 from services.common.telemetry.instrumented_stream import DraftSteps
 from services.drafter.wrapper import DrafterWrapper
 from services.engine.future import WaitReport

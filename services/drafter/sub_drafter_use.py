@@ -1,7 +1,7 @@
 """The use of sub-drafters at one drafter, over all its sequences: at all, and for snippets; pure."""
 
-from fly.comparison import Comparison, Turn
-from fly.ewma import Ewma
+from flyserve.core.comparison import Comparison, Turn
+from flyserve.core.ewma import Ewma
 
 _PROBE_EVERY = 13
 """One request in this many is sent although few bring snippets, since text and load change. It is a prime, so

@@ -11,11 +11,11 @@ from functools import partial
 
 import grpc
 
-from fly.comparison import Comparison, Turn
-from fly.endpoints import Snapshot
-from fly.errors import FlyServeError, NotReady
-from fly.messages import Open, Role
-from fly.sequence import TokenSequence
+from flyserve.core.comparison import Comparison, Turn
+from flyserve.core.endpoints import Snapshot
+from flyserve.core.errors import FlyServeError, NotReady
+from flyserve.core.messages import Open, Role
+from flyserve.core.sequence import TokenSequence
 from services.common.channel import Backoff, open_channel
 from services.common.endpoint_sources import EndpointSource
 from services.common.security.identity import Identity, certificate_name

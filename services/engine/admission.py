@@ -1,6 +1,6 @@
 """Admit sequences to places and KV memory, while there is room for the growth that is expected of all."""
 
-from fly.messages import Open
+from flyserve.core.messages import Open
 from services.engine.base import NO_SLOT
 from services.engine.future import EngineFuture
 from services.engine.memory.kv_cache_manager import KvCacheManager

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from fly.blocks import BlockKey
-from fly.messages import ModelInfo
-from fly.request import SamplingParams
-from fly.types import EntropyEstimator, PositionLogprobs, SparseDistribution
+from flyserve.core.blocks import BlockKey
+from flyserve.core.messages import ModelInfo
+from flyserve.core.request import SamplingParams
+from flyserve.core.types import EntropyEstimator, PositionLogprobs, SparseDistribution
 from services.common.grammars.follower import Mask
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema, core_schema
 
-from fly.messages import VERIFIED_TOKENS, Role
+from flyserve.core.messages import VERIFIED_TOKENS, Role
 from services.common.config import AutoSwitch, Config
 from services.common.machine.machine import usable_cores
 from services.common.model_source import ModelPath, file_fault

@@ -6,9 +6,9 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from fly.clock import Clock
-from fly.errors import FlyServeError, InternalError, NotReady, Overloaded
-from fly.messages import Load, Open, Opened, Queued
+from flyserve.core.clock import Clock
+from flyserve.core.errors import FlyServeError, InternalError, NotReady, Overloaded
+from flyserve.core.messages import Load, Open, Opened, Queued
 from services.engine.admission import Admission
 from services.engine.base import NO_SLOT, ForwardInput, Job, KvSlot, Scorer, Scores
 from services.engine.future import Delivery, EngineFuture

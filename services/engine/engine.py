@@ -9,10 +9,10 @@ from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
 
-from fly.clock import Clock
-from fly.errors import FieldViolation, InvalidRequest, NotReady, refuse
-from fly.limits import MOST_LOGPROBS, check_sampling
-from fly.messages import Load, ModelInfo, Open, StepTimes
+from flyserve.core.clock import Clock
+from flyserve.core.errors import FieldViolation, InvalidRequest, NotReady, refuse
+from flyserve.core.limits import MOST_LOGPROBS, check_sampling
+from flyserve.core.messages import Load, ModelInfo, Open, StepTimes
 from services.common.grammars.host import HostedGrammar
 from services.engine.base import Job, RunnerLost, Scorer
 from services.engine.config import ModelSection

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from fly.clock import Clock, SystemClock
-from fly.messages import VERIFIED_TOKENS, ForwardCosts
+from flyserve.core.clock import Clock, SystemClock
+from flyserve.core.messages import VERIFIED_TOKENS, ForwardCosts
 from services.common.model_source import model_folder
 from services.engine.base import Keepalive, Runner, Scorer
 from services.engine.config import (

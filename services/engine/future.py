@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from fly.messages import Opened, Queued
+from flyserve.core.messages import Opened, Queued
 
 WaitReport = Callable[[Queued | Opened], Awaitable[None]]
 """Is called with `Queued` when a sequence begins to wait for a place or memory, and with `Opened` after."""

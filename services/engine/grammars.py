@@ -6,7 +6,7 @@ import hashlib
 from functools import partial
 from pathlib import Path
 
-from fly.errors import InvalidRequest, NotReady
+from flyserve.core.errors import InvalidRequest, NotReady
 from services.common.grammars.compilations import Compilations
 from services.common.grammars.host import GrammarHost, HostedGrammar, TokenizerSource
 from services.common.grammars.library import GrammarError, GrammarLost

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeVar
 
-from fly.messages import Load, ModelInfo, Open
+from flyserve.core.messages import Load, ModelInfo, Open
 from services.common.telemetry.instrumented_stream import DraftSteps, VerifySteps
 from services.engine.future import WaitReport
 from services.lookup.index.budget import IndexBudget

@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Info
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from fly.messages import Load, ModelInfo, Role
+from flyserve.core.messages import Load, ModelInfo, Role
 from services.common.telemetry.buckets import SECONDS
 from services.common.telemetry.instrumented_stream import Answer, StepMetrics
 

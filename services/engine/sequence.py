@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fly.blocks import BLOCK_TOKENS, BlockChain, BlockKey
-from fly.errors import InvalidRequest, NotReady
-from fly.messages import Open
-from fly.sequence import ReplicatedSequence, SequenceUpdate
-from fly.types import SparseDistribution
+from flyserve.core.blocks import BLOCK_TOKENS, BlockChain, BlockKey
+from flyserve.core.errors import InvalidRequest, NotReady
+from flyserve.core.messages import Open
+from flyserve.core.sequence import ReplicatedSequence, SequenceUpdate
+from flyserve.core.types import SparseDistribution
 from services.engine.base import NO_SLOT, ForwardInput, Job, KvSlot, Replan, Scores, TokenGrammar
 from services.engine.future import EngineFuture
 from services.engine.memory.prefix_cache import NULL_PREFIX_CACHE, PrefixCache

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from fly.clock import SystemClock
+from flyserve.core.clock import SystemClock
 from services.engine.base import Keepalive, RunnerLost, Scorer
 from services.engine.config import ModelSection
 from services.engine.engine import Command, Engine

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fly.errors import ConfigError
+from flyserve.core.errors import ConfigError
 from services.common.config_faults import nearest
 from services.engine.config import VllmConfig, VllmSection
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from fly.messages import Role
+from flyserve.core.messages import Role
 from services.common.config import Config
 from services.common.sections import Engines
 from services.common.service_config import ServeSection

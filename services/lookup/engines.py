@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from fly.messages import Open
+from flyserve.core.messages import Open
 from services.lookup.config import AnyLookupConfig, SuffixConfig
 from services.lookup.index.budget import IndexBudget, IndexShare
 from services.lookup.index.ngram import PromptLookup

@@ -4,7 +4,7 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from fly.messages import Role
+from flyserve.core.messages import Role
 from services.lookup.index.budget import IndexBudget
 
 

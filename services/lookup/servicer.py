@@ -7,11 +7,11 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from fly.errors import InvalidRequest, Overloaded
-from fly.messages import Draft, DraftStep, ForwardCosts, Load, ModelInfo, Open, Role
-from fly.version import VERSION
-from protos.flyserve.v1 import common_pb2, drafter_pb2_grpc
-from protos.wire.streams import draft_request_from_wire, draft_response_to_wire, info_to_wire
+from flyserve.core.errors import InvalidRequest, Overloaded
+from flyserve.core.messages import Draft, DraftStep, ForwardCosts, Load, ModelInfo, Open, Role
+from flyserve.core.version import VERSION
+from flyserve.v1 import common_pb2, drafter_pb2_grpc
+from flyserve.wire.streams import draft_request_from_wire, draft_response_to_wire, info_to_wire
 from services.common.host import Host, Service
 from services.common.security.access_policy import service_access_policy
 from services.common.security.identity import ROUTER, Identity, certificate_name

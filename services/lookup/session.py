@@ -2,10 +2,10 @@
 
 import contextlib
 
-from fly.errors import InvalidRequest
-from fly.messages import Draft, DraftStep, Open
-from fly.sequence import ReplicatedSequence, SequenceUpdate, StaleState
-from fly.types import SparseDistribution
+from flyserve.core.errors import InvalidRequest
+from flyserve.core.messages import Draft, DraftStep, Open
+from flyserve.core.sequence import ReplicatedSequence, SequenceUpdate, StaleState
+from flyserve.core.types import SparseDistribution
 from services.lookup.config import LookupConfig
 from services.lookup.engines import SequenceLookup
 from services.lookup.index.response_cache import END

@@ -2,7 +2,7 @@
 
 import signal
 
-from services.common.signals import stop_signals
+from flyserve.signals import stop_signals
 
 
 def main() -> None:

@@ -8,10 +8,10 @@ from concurrent.futures import Future
 from threading import Timer
 from typing import Any
 
+from flyserve.signals import end_at_sigterm
 from services.common.actor import ServiceActor
 from services.common.config import parse
 from services.common.host import Host
-from services.common.signals import end_at_sigterm
 from services.target.config import TARGETS, TargetConfig
 
 logger = logging.getLogger(__name__)

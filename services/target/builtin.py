@@ -3,11 +3,11 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fly.errors import InvalidRequest, refuse
-from fly.limits import check_distributions
-from fly.messages import Extend, Open, Verification, VerifyStep
-from fly.sequence import SequenceUpdate
-from fly.types import SparseDistribution
+from flyserve.core.errors import InvalidRequest, refuse
+from flyserve.core.limits import check_distributions
+from flyserve.core.messages import Extend, Open, Verification, VerifyStep
+from flyserve.core.sequence import SequenceUpdate
+from flyserve.core.types import SparseDistribution
 from services.common.telemetry.instrumented_stream import VerifySteps
 from services.engine.base import Job, Scores
 from services.engine.engine import Engine

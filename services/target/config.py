@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from fly.messages import Role
+from flyserve.core.messages import Role
 from services.common.sections import Engines
 from services.common.service_config import ServeSection
 from services.engine.config import (

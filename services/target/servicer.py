@@ -6,9 +6,9 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter
 
-from fly.messages import Extend, Load, Opened, Queued, Role, Verification, VerifyStep
-from protos.flyserve.v1 import common_pb2, target_pb2_grpc
-from protos.wire.streams import info_to_wire, verify_request_from_wire, verify_response_to_wire
+from flyserve.core.messages import Extend, Load, Opened, Queued, Role, Verification, VerifyStep
+from flyserve.v1 import common_pb2, target_pb2_grpc
+from flyserve.wire.streams import info_to_wire, verify_request_from_wire, verify_response_to_wire
 from services.common.blocking import in_daemon_thread
 from services.common.host import Host, Service
 from services.common.security.access_policy import AccessPolicy, service_access_policy

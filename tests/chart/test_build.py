@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fly.version import VERSION
+from flyserve.core.version import VERSION
 from tests.support.processes import ROOT
 
 SCRIPT = ROOT / "tools" / "images.sh"

@@ -7,8 +7,8 @@ import pytest
 import typer
 import yaml
 
-from fly.messages import Role
 from flyserve.cli import app
+from flyserve.core.messages import Role
 from orchestration.deployment.file import LAST_METRICS_OFFSET, METRICS_OFFSETS
 from orchestration.deployment.plan import plan, router_config
 from orchestration.deployment.tiers import ModelTier

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 import tools.chart
-from fly.messages import Role
+from flyserve.core.messages import Role
 from orchestration.deployment.file import Deployment
 from services.common.config import parse
 from services.common.sections import engine_of, sections_of

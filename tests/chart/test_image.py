@@ -89,7 +89,7 @@ def test_every_entry_point_starts_from_what_is_copied(app: Path) -> None:
 
 
 def test_the_code_that_starts_is_the_image_s_own(app: Path) -> None:
-    names = "protos, fly, services, router, orchestration, flyserve, demo"
+    names = "services, router, orchestration, flyserve, demo"
     done = run(app, "-c", f"import {names}; print({names})")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(str(app)) == len(names.split(","))

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fly.messages import Role
+from flyserve.core.messages import Role
 from orchestration.deployment.plan import metrics_port, plan
 from tests.chart.charts import Manifest, deployments, one, rendered
 from tests.chart.test_configuration import ports_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fly.version import VERSION
+from flyserve.core.version import VERSION
 from tests.cluster.cluster_rig import Cluster, Values, image_values, namespace, only_context
 from tools.chart import RAY_API
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from fly.messages import Role
+from flyserve.core.messages import Role
 from services.engine.simulation.clock_engine import ClockEngine
 from services.target.builtin import BuiltinTarget
 from services.target.servicer import host_target

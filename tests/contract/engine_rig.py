@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fly.clock import SystemClock
-from fly.messages import Role
+from flyserve.core.clock import SystemClock
+from flyserve.core.messages import Role
 from services.common.endpoint_sources import ListedEndpointSource
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.simulation.clock_engine import ClockEngine

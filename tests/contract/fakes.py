@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from fly.messages import (
+from flyserve.core.messages import (
     Draft,
     DraftStep,
     Extend,
@@ -24,10 +24,10 @@ from fly.messages import (
     Verification,
     VerifyStep,
 )
-from fly.request import SamplingParams
-from fly.sequence import ReplicatedSequence, SequenceUpdate
-from protos.flyserve.v1 import drafter_pb2_grpc, target_pb2_grpc
-from protos.wire.streams import (
+from flyserve.core.request import SamplingParams
+from flyserve.core.sequence import ReplicatedSequence, SequenceUpdate
+from flyserve.v1 import drafter_pb2_grpc, target_pb2_grpc
+from flyserve.wire.streams import (
     draft_request_from_wire,
     draft_response_to_wire,
     info_to_wire,

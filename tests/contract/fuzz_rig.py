@@ -17,13 +17,13 @@ from google.protobuf.descriptor import MethodDescriptor
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fly.endpoints import Endpoint
-from fly.messages import Close, DraftStep, Load, Open, Role, VerifyStep
-from fly.request import SamplingParams
-from fly.sequence import SequenceMirror, TokenSequence
+from flyserve.core.endpoints import Endpoint
+from flyserve.core.messages import Close, DraftStep, Load, Open, Role, VerifyStep
+from flyserve.core.request import SamplingParams
+from flyserve.core.sequence import SequenceMirror, TokenSequence
+from flyserve.v1 import drafter_pb2, generation_pb2, registry_pb2, target_pb2
+from flyserve.wire.streams import draft_request_to_wire, verify_request_to_wire
 from orchestration.control.registry import Registry, registry_service
-from protos.flyserve.v1 import drafter_pb2, generation_pb2, registry_pb2, target_pb2
-from protos.wire.streams import draft_request_to_wire, verify_request_to_wire
 from services.common.host import Host
 from tests.contract.fakes import save_tokenizer
 from tests.contract.router_rig import FLY, make_request

@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fly.grammar import Grammar, GrammarKind
-from fly.messages import Role
+from flyserve.core.grammar import Grammar, GrammarKind
+from flyserve.core.messages import Role
 from router.config import RouterConfig
 from router.server import create_host
 from services.common.host import Host

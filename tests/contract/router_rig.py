@@ -9,9 +9,9 @@ from typing import Any
 import grpc
 import pytest
 
-from protos.flyserve.v1 import common_pb2
-from protos.flyserve.v1 import generation_pb2 as pb
-from protos.flyserve.v1.generation_pb2_grpc import GenerationStub
+from flyserve.v1 import common_pb2
+from flyserve.v1 import generation_pb2 as pb
+from flyserve.v1.generation_pb2_grpc import GenerationStub
 from router.config import RouterConfig
 from router.server import create_host
 from tests.contract.fakes import FakeDrafter, FakeService, FakeTarget

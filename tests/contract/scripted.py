@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
 
-from fly.messages import Draft, DraftStep, Extend, Open, Verification, VerifyStep
-from fly.request import SamplingParams
-from fly.sequence import ReplicatedSequence
-from fly.types import Coupling, PositionLogprobs, SparseDistribution
+from flyserve.core.messages import Draft, DraftStep, Extend, Open, Verification, VerifyStep
+from flyserve.core.request import SamplingParams
+from flyserve.core.sequence import ReplicatedSequence
+from flyserve.core.types import Coupling, PositionLogprobs, SparseDistribution
 from tests.contract.fakes import EOS, VOCAB_SIZE, FakeDrafter, FakeTarget, HashModel
 
 PROMPT_LENGTH = 4

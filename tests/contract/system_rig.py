@@ -8,9 +8,9 @@ from typing import Any
 
 import grpc
 
-from fly.messages import Load, ModelInfo
-from protos.flyserve.v1 import common_pb2
-from protos.wire.streams import info_from_wire
+from flyserve.core.messages import Load, ModelInfo
+from flyserve.v1 import common_pb2
+from flyserve.wire.streams import info_from_wire
 from router.config import RouterConfig
 from router.server import create_host as create_router
 from services.common.config import parse

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from typing import NamedTuple
 
-from fly.blocks import BLOCK_TOKENS
-from fly.clock import SystemClock
-from fly.messages import Role
-from fly.request import SpeculationParams
-from fly.types import Mode
 from flyserve import AsyncClient
+from flyserve.core.blocks import BLOCK_TOKENS
+from flyserve.core.clock import SystemClock
+from flyserve.core.messages import Role
+from flyserve.core.request import SpeculationParams
+from flyserve.core.types import Mode
 from router.config import RouterConfig
 from router.server import create_host
 from services.engine.simulation.clock_engine import ClockEngine

@@ -20,8 +20,8 @@ from flyserve import (
     SpeculationParams,
     StreamBroken,
 )
-from protos.flyserve.v1 import generation_pb2 as pb
-from protos.flyserve.v1.generation_pb2_grpc import (
+from flyserve.v1 import generation_pb2 as pb
+from flyserve.v1.generation_pb2_grpc import (
     GenerationServicer,
     GenerationStub,
     add_GenerationServicer_to_server,

@@ -10,9 +10,9 @@ import grpc
 import httpx2
 import pytest
 
-from fly.errors import Overloaded
-from fly.messages import Draft, Open
-from protos.flyserve.v1 import generation_pb2 as pb
+from flyserve.core.errors import Overloaded
+from flyserve.core.messages import Draft, Open
+from flyserve.v1 import generation_pb2 as pb
 from tests.contract.fakes import EOS, FakeDrafter, FakeTarget, answers_at, closed, dies_at
 from tests.contract.http_rig import MODEL, error_of, events
 from tests.contract.router_rig import EXACT, PLAIN, PROMPT, Rig, ids, joined, make_request, running

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 
-from fly.messages import Open, Role
-from fly.request import SamplingParams
-from fly.sequence import TokenSequence
+from flyserve.core.messages import Open, Role
+from flyserve.core.request import SamplingParams
+from flyserve.core.sequence import TokenSequence
 from services.common.streams import DrafterStream
 from services.drafter.ahead import DraftingLimits
 from services.drafter.servicer import host_engine

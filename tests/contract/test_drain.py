@@ -10,10 +10,10 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from fly.errors import NotReady
-from fly.messages import Open
-from fly.sequence import TokenSequence
-from protos.flyserve.v1.generation_pb2_grpc import GenerationStub
+from flyserve.core.errors import NotReady
+from flyserve.core.messages import Open
+from flyserve.core.sequence import TokenSequence
+from flyserve.v1.generation_pb2_grpc import GenerationStub
 from services.common.channel import open_channel
 from services.common.streams import DrafterStream, TargetStream
 from tests.contract.fakes import VOCAB_SIZE, FakeTarget, HashModel, save_tokenizer

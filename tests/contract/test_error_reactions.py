@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from fly.errors import (
+from flyserve.core.errors import (
     ConfigError,
     DeadlineExceeded,
     FlyServeError,
@@ -21,8 +21,8 @@ from fly.errors import (
     Overloaded,
     Unauthenticated,
 )
-from fly.messages import Draft, Verification
-from protos.flyserve.v1 import generation_pb2 as pb
+from flyserve.core.messages import Draft, Verification
+from flyserve.v1 import generation_pb2 as pb
 from tests.contract.fakes import FakeDrafter, FakeService, FakeTarget, HashModel
 from tests.contract.router_rig import EXACT, PLAIN, Rig, ids, make_request, running
 
@@ -101,7 +101,9 @@ def test_the_table_of_the_documents_has_these_rows_and_every_error_is_in_it() ->
         name: row.replica for name, row in ROWS.items()
     }
     listed = {type(fault) for row in ROWS.values() for fault in row.faults}
-    assert {kind for kind in FlyServeError.__subclasses__() if kind.__module__ == "fly.errors"} <= listed
+    assert {
+        kind for kind in FlyServeError.__subclasses__() if kind.__module__ == "flyserve.core.errors"
+    } <= listed
 
 
 async def check_replica(row: Row, probes: asyncio.Event, caplog: pytest.LogCaptureFixture) -> None:

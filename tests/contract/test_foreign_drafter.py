@@ -7,13 +7,13 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from fly.errors import ConfigError, InvalidRequest
-from fly.messages import Open, Role
-from fly.request import SamplingParams
-from fly.sequence import TokenSequence
-from fly.types import Coupling
-from protos.flyserve.v1 import common_pb2, drafter_pb2_grpc
-from protos.wire.streams import info_from_wire
+from flyserve.core.errors import ConfigError, InvalidRequest
+from flyserve.core.messages import Open, Role
+from flyserve.core.request import SamplingParams
+from flyserve.core.sequence import TokenSequence
+from flyserve.core.types import Coupling
+from flyserve.v1 import common_pb2, drafter_pb2_grpc
+from flyserve.wire.streams import info_from_wire
 from services.common.config import parse
 from services.common.streams import DrafterStream
 from services.drafter.ahead import DraftingLimits

@@ -12,11 +12,11 @@ import pytest
 import pytest_asyncio
 from openai import AsyncOpenAI
 
-from fly.errors import InvalidRequest
-from fly.grammar import Grammar, GrammarKind
-from fly.spans import Span
-from fly.types import FinishReason, Mode
 from flyserve import AsyncClient, Coupling, DraftLength, SamplingParams, SpeculationParams
+from flyserve.core.errors import InvalidRequest
+from flyserve.core.grammar import Grammar, GrammarKind
+from flyserve.core.spans import Span
+from flyserve.core.types import FinishReason, Mode
 from services.common.host import Host
 from tests.contract.grammar_rig import PERSON, Replica, of_regex, of_schema, serving_pair
 

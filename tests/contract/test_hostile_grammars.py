@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from fly.errors import FlyServeError, InvalidRequest
-from fly.grammar import Grammar, GrammarKind
-from fly.types import FinishReason
 from flyserve import AsyncClient, Response
+from flyserve.core.errors import FlyServeError, InvalidRequest
+from flyserve.core.grammar import Grammar, GrammarKind
+from flyserve.core.types import FinishReason
 from tests.contract.grammar_rig import of_lark, of_regex, of_schema, serving_pair
 from tests.support.loop_monitor import assert_short_pieces
 

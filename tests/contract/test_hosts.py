@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from fly.errors import ConfigError
+from flyserve.core.errors import ConfigError
 from services.common import host as hosts_module
 from services.common.channel import open_channel
 from services.common.host import Host, Service

@@ -9,9 +9,9 @@ import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
-from fly.request import SamplingParams
-from fly.types import Coupling
-from protos.flyserve.v1 import generation_pb2 as pb
+from flyserve.core.request import SamplingParams
+from flyserve.core.types import Coupling
+from flyserve.v1 import generation_pb2 as pb
 from tests.contract.fakes import dies_at
 from tests.contract.http_rig import MODEL, HttpRig, serving_http
 from tests.contract.router_rig import FLY

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from protos.flyserve.v1 import generation_pb2 as pb
+from flyserve.v1 import generation_pb2 as pb
 from tests.contract.http_rig import MODEL, HttpRig, error_of, events, serving_http
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fly.errors import ConfigError
+from flyserve.core.errors import ConfigError
 from router.config import HttpConfig
 from router.security.keys import issue_key
 from services.common.config import parse

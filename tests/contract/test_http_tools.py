@@ -10,7 +10,7 @@ import pytest
 from openai.types.chat import ChatCompletion
 from tokenizers import Tokenizer
 
-from fly.request import SamplingParams
+from flyserve.core.request import SamplingParams
 from tests.contract.fakes import EOS, HashModel, save_tokenizer
 from tests.contract.http_rig import MODEL, HttpRig, error_of, serving_http
 

@@ -9,10 +9,10 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from fly.errors import ConfigError, InvalidRequest, Overloaded
-from protos.flyserve.v1 import common_pb2, target_pb2, target_pb2_grpc
-from protos.flyserve.v1.target_pb2_grpc import TargetStub
-from protos.wire.status import from_peer_error
+from flyserve.core.errors import ConfigError, InvalidRequest, Overloaded
+from flyserve.v1 import common_pb2, target_pb2, target_pb2_grpc
+from flyserve.v1.target_pb2_grpc import TargetStub
+from flyserve.wire.status import from_peer_error
 from services.common.channel import open_channel
 from services.common.host import Host, Service
 from tests.contract.fakes import FakeTarget, HashModel

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from protos.flyserve.v1 import generation_pb2 as pb
+from flyserve.v1 import generation_pb2 as pb
 from services.common.channel import open_channel
 from tests.contract.router_rig import FLY, Rig, make_request
 from tests.contract.system_rig import INSTANT, whole_system

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from fly.messages import Extend, Load, ModelInfo, Open, Role, StepTimes, Verification
-from fly.request import SamplingParams
-from fly.types import SparseDistribution
-from protos.flyserve.v1 import common_pb2
-from protos.flyserve.v1 import generation_pb2 as pb
-from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
-from protos.wire.streams import info_from_wire
+from flyserve.core.messages import Extend, Load, ModelInfo, Open, Role, StepTimes, Verification
+from flyserve.core.request import SamplingParams
+from flyserve.core.types import SparseDistribution
+from flyserve.v1 import common_pb2
+from flyserve.v1 import generation_pb2 as pb
+from flyserve.v1.drafter_pb2_grpc import DrafterStub
+from flyserve.wire.streams import info_from_wire
 from services.common.channel import open_channel
 from services.common.host import Host
 from services.lookup.config import LOOKUPS

@@ -7,7 +7,7 @@ import httpx2
 import pytest
 import pytest_asyncio
 
-from fly.presets import PRESETS
+from flyserve.core.presets import PRESETS
 from router.http.playground import routes
 from tests.contract.http_rig import HttpRig, error_of, serving_http
 

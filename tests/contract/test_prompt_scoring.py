@@ -9,9 +9,9 @@ from typing import Any
 import grpc
 import pytest
 
-from fly.messages import Open, Verification
-from fly.sequence import ReplicatedSequence
-from protos.flyserve.v1 import generation_pb2 as pb
+from flyserve.core.messages import Open, Verification
+from flyserve.core.sequence import ReplicatedSequence
+from flyserve.v1 import generation_pb2 as pb
 from tests.contract.fakes import HashModel, closed, save_tokenizer
 from tests.contract.router_rig import EXACT, PLAIN, Rig, ids, joined, make_request, running
 from tests.contract.scripted import LoggingTarget, logprob

@@ -11,8 +11,8 @@ from typing import Any
 import grpc
 import pytest
 
-from protos.flyserve.v1 import common_pb2 as common
-from protos.flyserve.v1 import generation_pb2 as pb
+from flyserve.v1 import common_pb2 as common
+from flyserve.v1 import generation_pb2 as pb
 from tests.contract.http_rig import MODEL, HttpRig, error_of
 from tests.support.loop_monitor import ATTEMPTS, MAX_PIECE_S, assert_short_pieces, longest_piece
 

@@ -10,7 +10,7 @@ import grpc
 import httpx2
 import pytest
 
-from protos.wire.status import from_rpc_error
+from flyserve.wire.status import from_rpc_error
 from router.security import peers
 from tests.contract.fakes import FakeTarget, HashModel, held, save_tokenizer
 from tests.contract.router_rig import PLAIN, Rig, make_request, running

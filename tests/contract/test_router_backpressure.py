@@ -10,10 +10,10 @@ from typing import Any
 import grpc
 import pytest
 
-from fly.errors import Overloaded
-from fly.messages import Open, Verification, VerifyStep
-from fly.sequence import ReplicatedSequence
-from protos.flyserve.v1 import generation_pb2 as pb
+from flyserve.core.errors import Overloaded
+from flyserve.core.messages import Open, Verification, VerifyStep
+from flyserve.core.sequence import ReplicatedSequence
+from flyserve.v1 import generation_pb2 as pb
 from tests.contract.fakes import FakeTarget, HashModel, held
 from tests.contract.router_rig import PLAIN, Rig, assert_kept, ids, make_request, running
 from tests.support.clock import pass_time

@@ -8,8 +8,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from fly.messages import Load
-from protos.flyserve.v1.generation_pb2_grpc import GenerationStub
+from flyserve.core.messages import Load
+from flyserve.v1.generation_pb2_grpc import GenerationStub
 from router.config import LimitsConfig, RouterConfig
 from router.server import create_host
 from services.common.channel import open_channel

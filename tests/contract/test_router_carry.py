@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from fly.messages import Stale, StaleReason
-from protos.flyserve.v1 import common_pb2
-from protos.flyserve.v1 import generation_pb2 as pb
+from flyserve.core.messages import Stale, StaleReason
+from flyserve.v1 import common_pb2
+from flyserve.v1 import generation_pb2 as pb
 from tests.contract.fakes import EOS, FakeService, Script, answers_at, dies_at, save_tokenizer
 from tests.contract.router_rig import FLY, PLAIN, PROMPT, Answer, Rig, ids, joined, running
 from tests.contract.scripted import LoggingDrafter, LoggingTarget, ScriptedModel

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fly.messages import ForwardCosts, Load
+from flyserve.core.messages import ForwardCosts, Load
 from tests.contract.fakes import FakeDrafter, FakeTarget, HashModel
 from tests.contract.router_rig import EXACT, FLY, PLAIN, Answer, ids, running
 

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import pytest
 
-from fly.endpoints import Endpoint
-from fly.messages import Role
+from flyserve.core.endpoints import Endpoint
+from flyserve.core.messages import Role
+from flyserve.v1 import common_pb2
+from flyserve.v1 import generation_pb2 as pb
 from orchestration.control.registry import Registry, registry_service
-from protos.flyserve.v1 import common_pb2
-from protos.flyserve.v1 import generation_pb2 as pb
 from router.config import RouterConfig
 from router.server import create_host
 from services.common.host import Host

@@ -7,8 +7,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from protos.flyserve.v1 import common_pb2
-from protos.flyserve.v1 import generation_pb2 as pb
+from flyserve.v1 import common_pb2
+from flyserve.v1 import generation_pb2 as pb
 from router.text.tokenizer import Tokenizer
 from tests.contract.fakes import FakeDrafter, FakeTarget, save_tokenizer
 from tests.contract.router_rig import FLY, Answer, Rig, running

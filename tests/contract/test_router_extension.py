@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fly.messages import Extend, Load, Open, StepTimes, Verification, VerifyStep
-from protos.flyserve.v1.generation_pb2 import VERDICT_PLAIN as PLAIN_TOKEN
+from flyserve.core.messages import Extend, Load, Open, StepTimes, Verification, VerifyStep
+from flyserve.v1.generation_pb2 import VERDICT_PLAIN as PLAIN_TOKEN
 from tests.contract.fakes import EOS, FakeDrafter, FakeTarget, HashModel, dies_at, held
 from tests.contract.router_rig import EXACT, PLAIN, Answer, ids, joined, running
 from tests.contract.scripted import LoggingTarget

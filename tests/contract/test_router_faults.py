@@ -7,7 +7,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from fly.messages import Draft, Stale, StaleReason, Verification
+from flyserve.core.messages import Draft, Stale, StaleReason, Verification
 from tests.contract import fakes
 from tests.contract.fakes import (
     VOCAB_SIZE,

@@ -10,10 +10,10 @@ from typing import Any
 import grpc
 import pytest
 
-from fly.clock import SystemClock
-from fly.endpoints import Endpoint
-from fly.errors import ConfigError, NotReady
-from fly.messages import Role
+from flyserve.core.clock import SystemClock
+from flyserve.core.endpoints import Endpoint
+from flyserve.core.errors import ConfigError, NotReady
+from flyserve.core.messages import Role
 from orchestration.control.registry import Registry, registry_service
 from router.config import RouterConfig
 from router.replicas.directory import ReplicaDirectory

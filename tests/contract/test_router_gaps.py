@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fly.messages import Extend, Open, Verification, VerifyStep
-from fly.sequence import ReplicatedSequence
-from protos.flyserve.v1 import generation_pb2 as pb
+from flyserve.core.messages import Extend, Open, Verification, VerifyStep
+from flyserve.core.sequence import ReplicatedSequence
+from flyserve.v1 import generation_pb2 as pb
 from tests.contract.fakes import GAP, FakeDrafter, HashModel
 from tests.contract.router_rig import FLY, PLAIN, Answer, Rig, ids, running
 from tests.contract.scripted import LoggingTarget

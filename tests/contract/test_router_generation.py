@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fly.presets import DEFAULT_PRESET, PRESETS
-from protos.flyserve.v1 import common_pb2
-from protos.flyserve.v1 import generation_pb2 as pb
+from flyserve.core.presets import DEFAULT_PRESET, PRESETS
+from flyserve.v1 import common_pb2
+from flyserve.v1 import generation_pb2 as pb
 from router.text.tokenizer import Tokenizer
 from tests.contract.fakes import EOS, FakeDrafter, FakeTarget, HashModel
 from tests.contract.router_rig import EXACT, FLY, PLAIN, Rig, ids, running

@@ -14,8 +14,8 @@ import pytest
 from google.protobuf.descriptor import MethodDescriptor
 
 from flyserve import AsyncClient
-from protos.flyserve.v1 import generation_pb2 as pb
-from protos.wire.status import from_rpc_error
+from flyserve.v1 import generation_pb2 as pb
+from flyserve.wire.status import from_rpc_error
 from router.security.keys import issue_key
 from services.common.telemetry.config import TelemetryConfig
 from services.common.telemetry.logs import formatter

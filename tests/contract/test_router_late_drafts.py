@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from protos.flyserve.v1 import common_pb2
+from flyserve.v1 import common_pb2
 from tests.contract.fakes import FakeDrafter, FakeTarget, HashModel, closed, held
 from tests.contract.router_rig import EXACT, PLAIN, Rig, assert_kept, ids, make_request, running
 from tests.contract.scripted import LoggingDrafter, LoggingTarget, ScriptedModel

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from fly.messages import VerifyStep
-from fly.request import SamplingParams
-from fly.types import Coupling, SparseDistribution
-from protos.flyserve.v1 import common_pb2
+from flyserve.core.messages import VerifyStep
+from flyserve.core.request import SamplingParams
+from flyserve.core.types import Coupling, SparseDistribution
+from flyserve.v1 import common_pb2
 from router.text.tokenizer import Tokenizer
 from tests.contract.fakes import EOS, FakeTarget, HashModel, save_tokenizer
 from tests.contract.http_rig import MODEL, HttpRig, error_of, serving_http

@@ -16,7 +16,7 @@ from subprocess import PIPE
 import httpx2
 import pytest
 
-from protos.flyserve.v1.generation_pb2_grpc import GenerationStub
+from flyserve.v1.generation_pb2_grpc import GenerationStub
 from services.common.channel import open_channel
 from tests.contract.fakes import FakeDrafter, FakeTarget, HashModel, closed, held, save_tokenizer
 from tests.contract.router_rig import EXACT, PLAIN, ids, make_request

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from fly.errors import Overloaded
-from fly.messages import Load, Open
-from fly.request import SamplingParams
-from protos.flyserve.v1 import generation_pb2 as pb
+from flyserve.core.errors import Overloaded
+from flyserve.core.messages import Load, Open
+from flyserve.core.request import SamplingParams
+from flyserve.v1 import generation_pb2 as pb
 from tests.contract.fakes import EOS, FakeDrafter, FakeTarget, HashModel, dies_at, held
 from tests.contract.router_rig import EXACT, FLY, PLAIN, PROMPT, Rig, ids, joined, make_request, running
 from tests.support.official_loop import official_response

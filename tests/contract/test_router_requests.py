@@ -11,10 +11,10 @@ from google.protobuf import descriptor_pool, message_factory
 from google.rpc import error_details_pb2, status_pb2
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from fly.errors import InvalidRequest
-from protos.flyserve.v1 import common_pb2
-from protos.flyserve.v1 import generation_pb2 as pb
-from protos.wire.status import from_rpc_error
+from flyserve.core.errors import InvalidRequest
+from flyserve.v1 import common_pb2
+from flyserve.v1 import generation_pb2 as pb
+from flyserve.wire.status import from_rpc_error
 from tests.contract.fakes import FakeDrafter, FakeTarget, HashModel, save_tokenizer
 from tests.contract.router_rig import EXACT, PLAIN, PROMPT, Rig, ids, running
 

@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from protos.flyserve.v1 import generation_pb2 as pb
+from flyserve.v1 import generation_pb2 as pb
 from tests.contract.fakes import FakeDrafter, FakeTarget, HashModel, save_tokenizer
 from tests.contract.router_rig import PLAIN, PROMPT, Rig, ids, joined, make_request, running
 

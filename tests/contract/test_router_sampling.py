@@ -9,10 +9,10 @@ from typing import Any
 import grpc
 import pytest
 
-from fly.messages import Draft
-from fly.types import PositionLogprobs, SparseDistribution
-from protos.flyserve.v1 import common_pb2
-from protos.flyserve.v1 import generation_pb2 as pb
+from flyserve.core.messages import Draft
+from flyserve.core.types import PositionLogprobs, SparseDistribution
+from flyserve.v1 import common_pb2
+from flyserve.v1 import generation_pb2 as pb
 from router.requests.request import choice_seed
 from router.text.tokenizer import Tokenizer
 from tests.contract.fakes import dies_at, save_tokenizer

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from protos.flyserve.v1 import common_pb2
+from flyserve.v1 import common_pb2
 from router.config import RouterConfig
 from router.server import create_host
 from tests.contract.fakes import FakeDrafter, FakeService, FakeTarget, HashModel

@@ -8,11 +8,11 @@ from typing import Any
 import grpc
 import pytest
 
-from fly.errors import InvalidRequest
-from fly.messages import Draft, Open, Role
-from fly.request import SamplingParams
-from fly.sequence import TokenSequence, common_length
-from fly.types import Coupling, SparseDistribution
+from flyserve.core.errors import InvalidRequest
+from flyserve.core.messages import Draft, Open, Role
+from flyserve.core.request import SamplingParams
+from flyserve.core.sequence import TokenSequence, common_length
+from flyserve.core.types import Coupling, SparseDistribution
 from services.common.streams import DrafterStream, TargetStream
 from services.drafter.servicer import host_engine as host_drafter
 from services.drafter.sub_drafters import SubDrafters

@@ -11,8 +11,8 @@ from urllib.request import urlopen
 import grpc
 import pytest
 
-from fly.endpoints import Endpoint
-from fly.messages import Role
+from flyserve.core.endpoints import Endpoint
+from flyserve.core.messages import Role
 from orchestration.control.registry import Registry, registry_service
 from router.config import RouterConfig
 from router.server import create_host

@@ -184,7 +184,7 @@ def program() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 _PROGRAM = """
 import ctypes, os, sys, tempfile, time
 from functools import partial
-from services.common.signals import stop_signals as stop
+from flyserve.signals import stop_signals as stop
 
 stop.listen(limit_s=float(sys.argv[1]))
 folder = tempfile.mkdtemp()

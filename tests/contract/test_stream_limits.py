@@ -7,11 +7,11 @@ from unittest.mock import AsyncMock
 import grpc
 import pytest
 
-from fly.errors import DeadlineExceeded, InvalidRequest, NotReady
-from fly.messages import Open, Verification
-from fly.sequence import TokenSequence
-from protos.flyserve.v1 import common_pb2, target_pb2
-from protos.flyserve.v1.target_pb2_grpc import TargetStub
+from flyserve.core.errors import DeadlineExceeded, InvalidRequest, NotReady
+from flyserve.core.messages import Open, Verification
+from flyserve.core.sequence import TokenSequence
+from flyserve.v1 import common_pb2, target_pb2
+from flyserve.v1.target_pb2_grpc import TargetStub
 from services.common import stream_server
 from services.common.streams import TargetStream
 from services.engine.simulation.clock_engine import ClockEngine

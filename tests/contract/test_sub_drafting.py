@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from fly.comparison import Comparison
-from fly.messages import Draft, Load, Open, Role
-from fly.request import SamplingParams
-from fly.sequence import TokenSequence, common_length
-from protos.flyserve.v1 import common_pb2
-from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
-from protos.wire.streams import info_from_wire
+from flyserve.core.comparison import Comparison
+from flyserve.core.messages import Draft, Load, Open, Role
+from flyserve.core.request import SamplingParams
+from flyserve.core.sequence import TokenSequence, common_length
+from flyserve.v1 import common_pb2
+from flyserve.v1.drafter_pb2_grpc import DrafterStub
+from flyserve.wire.streams import info_from_wire
 from services.common.channel import open_channel
 from services.common.streams import DrafterStream
 from services.drafter.servicer import host_engine

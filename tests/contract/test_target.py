@@ -6,13 +6,13 @@ from typing import Any
 import grpc
 import pytest
 
-from fly.errors import InvalidRequest
-from fly.messages import Open
-from fly.request import SamplingParams
-from fly.sequence import TokenSequence
-from protos.flyserve.v1 import common_pb2, target_pb2
-from protos.flyserve.v1.target_pb2_grpc import TargetStub
-from protos.wire.streams import info_from_wire
+from flyserve.core.errors import InvalidRequest
+from flyserve.core.messages import Open
+from flyserve.core.request import SamplingParams
+from flyserve.core.sequence import TokenSequence
+from flyserve.v1 import common_pb2, target_pb2
+from flyserve.v1.target_pb2_grpc import TargetStub
+from flyserve.wire.streams import info_from_wire
 from services.common.streams import TargetStream
 from services.engine.simulation.clock_engine import ClockEngine
 from tests.contract.engine_rig import PROMPT

@@ -8,8 +8,8 @@ from typing import Any
 import grpc
 import pytest
 
-from fly.errors import ConfigError
-from protos.flyserve.v1 import generation_pb2 as pb
+from flyserve.core.errors import ConfigError
+from flyserve.v1 import generation_pb2 as pb
 from services.common.telemetry.config import TelemetryConfig
 from services.common.telemetry.process import Telemetry
 from tests.contract.router_rig import EXACT, FLY, PLAIN, Answer, make_request

@@ -8,7 +8,7 @@ import grpc
 import httpx2
 import pytest
 
-from protos.flyserve.v1 import generation_pb2 as pb
+from flyserve.v1 import generation_pb2 as pb
 from tests.contract.router_rig import EXACT, PLAIN, make_request
 from tests.contract.telemetry_rig import running_with_telemetry
 from tests.support.collector import Collected, Collector, collector

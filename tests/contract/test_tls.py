@@ -11,12 +11,12 @@ import pytest
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from fly.errors import ConfigError
+from flyserve.core.errors import ConfigError
+from flyserve.v1 import common_pb2
+from flyserve.v1.generation_pb2_grpc import GenerationStub
+from flyserve.v1.target_pb2_grpc import TargetStub
 from orchestration.control.registry import Registry, registry_service
 from orchestration.deployment.security import controller_identity, registry_access_policy
-from protos.flyserve.v1 import common_pb2
-from protos.flyserve.v1.generation_pb2_grpc import GenerationStub
-from protos.flyserve.v1.target_pb2_grpc import TargetStub
 from services.common.channel import open_channel
 from services.common.config import parse
 from services.common.host import Host

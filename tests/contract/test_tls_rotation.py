@@ -6,9 +6,9 @@ from pathlib import Path
 
 import grpc
 
-from fly.clock import SystemClock
-from fly.endpoints import Endpoint
-from fly.messages import Role
+from flyserve.core.clock import SystemClock
+from flyserve.core.endpoints import Endpoint
+from flyserve.core.messages import Role
 from orchestration.control.registry import Registry, registry_service
 from orchestration.deployment.security import controller_identity, registry_access_policy
 from services.common.endpoint_sources import RegistryEndpointSource

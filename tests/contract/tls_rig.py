@@ -7,8 +7,8 @@ from typing import Any
 
 import grpc
 
-from protos.flyserve.v1 import common_pb2
-from protos.flyserve.v1.target_pb2_grpc import TargetStub
+from flyserve.v1 import common_pb2
+from flyserve.v1.target_pb2_grpc import TargetStub
 from services.common.channel import open_channel
 from services.common.config import parse
 from services.common.host import Host

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from fly.version import VERSION
+from flyserve.core.version import VERSION
 from tests.images.engine import HANG_S, Engine, Failed
 
 SLIM_BYTES, CPU_BYTES = 450e6, 1.5e9

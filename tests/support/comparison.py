@@ -10,10 +10,10 @@ from transformers import PreTrainedModel
 
 from demo.tasks import Task
 from demo.tokenizer import render
-from fly.noise import Domain, noise_keys, token_noise
-from fly.response import Response
-from fly.types import Mode
 from flyserve import Client, SamplingParams, SpeculationParams
+from flyserve.core.noise import Domain, noise_keys, token_noise
+from flyserve.core.response import Response
+from flyserve.core.types import Mode
 
 TIE = 1e-4
 """Two logits closer than this may change order with the shape of a forward."""

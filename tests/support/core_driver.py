@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fly.messages import Open
-from fly.sequence import SequenceUpdate
+from flyserve.core.messages import Open
+from flyserve.core.sequence import SequenceUpdate
 from services.engine.base import ForwardInput, Scores
 from services.engine.core import EngineCore
 from services.engine.future import EngineFuture

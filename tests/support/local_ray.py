@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fly.messages import Role
+from flyserve.core.messages import Role
 from orchestration.deployment.file import Deployment
 from orchestration.local.runner import LocalDeployment, LocalOptions
 from services.common.config import parse

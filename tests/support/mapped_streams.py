@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from fly.sequence import SequenceUpdate
+from flyserve.core.sequence import SequenceUpdate
 from services.drafter.vocabulary.mapping import VocabularyMap
 from services.drafter.vocabulary.streams import TokenStreams
 

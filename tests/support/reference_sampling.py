@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fly.limits import MOST_PROPOSED
-from fly.noise import Domain, Floats, Words, noise_keys, token_noise, uniform
-from fly.request import SamplingParams
-from fly.types import Coupling, SparseDistribution
+from flyserve.core.limits import MOST_PROPOSED
+from flyserve.core.noise import Domain, Floats, Words, noise_keys, token_noise, uniform
+from flyserve.core.request import SamplingParams
+from flyserve.core.types import Coupling, SparseDistribution
 from services.engine.base import ForwardInput
 from services.engine.head.filters import Logits
 

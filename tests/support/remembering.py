@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from fly.blocks import BLOCK_TOKENS
-from fly.messages import Role
+from flyserve.core.blocks import BLOCK_TOKENS
+from flyserve.core.messages import Role
 from services.engine.base import ForwardInput, KvSlot, Scores
 from services.engine.memory.kv_cache import ContiguousKvCache, KvCache
 from services.engine.memory.paged_kv_cache import PagedKvCache

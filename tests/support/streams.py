@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from fly.errors import FlyServeError
-from fly.response import Response
 from flyserve import AsyncClient, Mode, SpeculationParams
-from flyserve.core import Prompt
+from flyserve.client_base import Prompt
+from flyserve.core.errors import FlyServeError
+from flyserve.core.response import Response
 
 EXACT = SpeculationParams(mode=Mode.EXACT)
 

@@ -3,9 +3,9 @@
 import threading
 from collections.abc import Sequence
 
-from fly.clock import SystemClock
-from fly.messages import Open, Role
-from fly.sequence import SequenceUpdate
+from flyserve.core.clock import SystemClock
+from flyserve.core.messages import Open, Role
+from flyserve.core.sequence import SequenceUpdate
 from services.engine.base import ForwardInput, Job, RunnerLost, Scores
 from services.engine.config import ModelSection
 from services.engine.engine import Engine

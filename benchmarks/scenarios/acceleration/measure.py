@@ -38,10 +38,10 @@ from benchmarks.scenarios.acceleration.plan import (
 )
 from benchmarks.scenarios.acceleration.predictions import predictions
 from demo.real.fetch import GEMMA3, SMOLLM2, is_fetched, model_folder
-from fly.grammar import Grammar, GrammarKind
-from fly.request import SamplingParams
-from fly.types import Mode
 from flyserve.bench.tasks import load_tasks, render
+from flyserve.core.grammar import Grammar, GrammarKind
+from flyserve.core.request import SamplingParams
+from flyserve.core.types import Mode
 from router.text.tokenizer import Tokenizer
 
 RECIPE = PairRecipe(target=Shape(384, 1024, 8, 6, 2), drafter=Shape(256, 704, 1, 4, 2), vocab_size=4096)

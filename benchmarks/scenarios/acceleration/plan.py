@@ -10,8 +10,8 @@ from pydantic import Field
 from benchmarks.harness.client import Prompts, speculation
 from benchmarks.harness.command import BasePlan, Quick
 from benchmarks.harness.system import DEMO_MODELS, Flags, model_flags
-from fly.request import SpeculationParams
-from fly.types import Mode
+from flyserve.core.request import SpeculationParams
+from flyserve.core.types import Mode
 
 DRAFT_LENGTH, WHOLE_RESPONSE = 15, 512
 FLY = speculation(Mode.FLY, DRAFT_LENGTH)

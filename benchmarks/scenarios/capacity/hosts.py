@@ -7,8 +7,8 @@ from prometheus_client import CollectorRegistry
 from benchmarks.harness.system import DEMO_MODELS, serving
 from benchmarks.scenarios.capacity.hardware import Replica
 from benchmarks.scenarios.capacity.plan import Deployment
-from fly.clock import SystemClock
-from fly.messages import Role
+from flyserve.core.clock import SystemClock
+from flyserve.core.messages import Role
 from router.config import RouterConfig
 from router.server import create_host
 from services.common.telemetry.process import Telemetry

@@ -9,7 +9,7 @@ from benchmarks.harness.client import PLAIN as PLAIN_DECODING
 from benchmarks.harness.client import speculation
 from benchmarks.harness.command import BasePlan, Quick
 from benchmarks.scenarios.capacity.hardware import BANDWIDTH_SHARE, Replica
-from fly.types import Mode
+from flyserve.core.types import Mode
 from services.engine.simulation.language import SimulatedConfig
 
 DRAFT_LENGTH = 15

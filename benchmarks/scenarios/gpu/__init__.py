@@ -12,7 +12,7 @@ from benchmarks.harness.worker import worker
 from benchmarks.scenarios.gpu.plan import Plan
 from benchmarks.scenarios.gpu.report import Found, make_report
 from benchmarks.scenarios.gpu.serve import measure_serving
-from fly.errors import FlyServeError
+from flyserve.core.errors import FlyServeError
 
 __all__ = ["PARTS", "Plan", "run"]
 

@@ -8,8 +8,8 @@ from benchmarks.aligned_pair.recipe import PairRecipe, Shape
 from benchmarks.scenarios.gpu.plan import GPU, Case, Plan
 from benchmarks.scenarios.gpu.results import ForwardTime
 from benchmarks.scenarios.gpu.timing import Timer
-from fly.messages import Role
-from fly.request import SamplingParams
+from flyserve.core.messages import Role
+from flyserve.core.request import SamplingParams
 from services.engine.base import ForwardInput, KvAllocator, KvSlot
 from services.engine.config import Dtype, ModelConfig
 from services.engine.forward.torch_runner import TorchRunner, load_runner

@@ -10,7 +10,7 @@ from benchmarks.harness.load import Level, Window
 from benchmarks.harness.system import Flags, model_flags, running_services
 from benchmarks.harness.windows import Way, run_level
 from benchmarks.scenarios.gpu.plan import DRAFT_LENGTH, Plan
-from fly.types import Mode
+from flyserve.core.types import Mode
 
 BASELINE = "plain"
 WAYS = {

@@ -16,7 +16,7 @@ from benchmarks.harness.plot import line_chart
 from benchmarks.harness.report import Report, Row
 from benchmarks.harness.system import running_services
 from benchmarks.harness.windows import SHOWN, Way, kept, level_tables, run_level, summarize
-from fly.types import Mode
+from flyserve.core.types import Mode
 
 DRAFT_LENGTH = 15
 BASELINE = "plain"

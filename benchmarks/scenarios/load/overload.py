@@ -18,10 +18,10 @@ from benchmarks.harness.load import Level, asker, cut_window, every, run_window,
 from benchmarks.harness.report import Figure, Report, Row, Table, listed, make_rows
 from benchmarks.harness.statistics import Percentiles, percentiles
 from benchmarks.harness.system import running_services, simulated_flags
-from fly.errors import DeadlineExceeded, FlyServeError, Overloaded
-from fly.request import SpeculationParams
-from fly.types import Mode
 from flyserve import AsyncClient
+from flyserve.core.errors import DeadlineExceeded, FlyServeError, Overloaded
+from flyserve.core.request import SpeculationParams
+from flyserve.core.types import Mode
 from services.engine.memory.slot_allocator import GRAIN
 
 _SAMPLE_S = 0.5

@@ -11,8 +11,8 @@ from typing import Any
 from urllib.request import urlopen
 
 from benchmarks.harness.system import DEMO_MODELS
-from fly.errors import ConfigError, NotReady
 from flyserve.bench.tasks import load_tasks, render
+from flyserve.core.errors import ConfigError, NotReady
 
 VARIABLE = "AIPERF"
 _MAX_NEW_TOKENS = 512

@@ -11,7 +11,7 @@ import httpx2
 
 from benchmarks.scenarios.peers.plan import Answer
 from benchmarks.scenarios.peers.program import Process, running
-from fly.errors import ConfigError, NotReady
+from flyserve.core.errors import ConfigError, NotReady
 
 _START_TIMEOUT_S, _TIMEOUT_S, _POLL_S = 120.0, 600.0, 0.1
 _CONTEXT_TOKENS = 2048

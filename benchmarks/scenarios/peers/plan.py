@@ -14,8 +14,8 @@ from benchmarks.harness.client import PLAIN, Prompts, demo_prompts, random_promp
 from benchmarks.harness.command import BasePlan, Quick
 from benchmarks.harness.system import BUILD, DEMO_MODELS
 from demo.real.fetch import SMOLLM2, model_folder
-from fly.request import SpeculationParams
-from fly.types import Mode
+from flyserve.core.request import SpeculationParams
+from flyserve.core.types import Mode
 from router.text.chat_template import ChatTemplate
 from router.text.tokenizer import Tokenizer
 

@@ -8,7 +8,7 @@ from tempfile import TemporaryFile
 from typing import IO, TypeVar
 
 from benchmarks.harness.system import ROOT
-from fly.errors import NotReady
+from flyserve.core.errors import NotReady
 
 _STOP_TIMEOUT_S = 30.0
 T = TypeVar("T")

@@ -15,10 +15,10 @@ from transformers import DynamicCache
 
 from benchmarks.scenarios.peers.plan import DRAFT_LENGTH, Answer
 from benchmarks.scenarios.peers.transformers_peer import load_plain
-from fly.presets import PRESETS
-from fly.sequence import common_length
-from fly.speculation import Speculation
-from fly.types import Evidence, Position, ResponseLimits
+from flyserve.core.presets import PRESETS
+from flyserve.core.sequence import common_length
+from flyserve.core.speculation import Speculation
+from flyserve.core.types import Evidence, Position, ResponseLimits
 from router.text.tokenizer import Tokenizer
 
 _LOOKUP_TOKENS = 6

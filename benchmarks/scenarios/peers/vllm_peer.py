@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.scenarios.peers.plan import Answer
 from benchmarks.scenarios.peers.program import Process, ready_word, running
-from fly.errors import ConfigError, NotReady
+from flyserve.core.errors import ConfigError, NotReady
 
 _STOP_TIMEOUT_S = 30.0
 VARIABLE = "VLLM_PYTHON"

@@ -22,9 +22,9 @@ from benchmarks.scenarios.peers.published_loop import PublishedLoop
 from benchmarks.scenarios.peers.transformers_peer import TransformersPeer
 from benchmarks.scenarios.peers.vllm_peer import flyserve_on_vllm, offline_vllm, vllm_python
 from demo.real.fetch import SMOLLM2, gguf_file
-from fly.request import SpeculationParams
-from fly.response import Statistics
 from flyserve.client import Client
+from flyserve.core.request import SpeculationParams
+from flyserve.core.response import Statistics
 from router.text.tokenizer import Tokenizer
 
 _ROOM = 4

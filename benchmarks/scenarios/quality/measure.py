@@ -7,11 +7,11 @@ from itertools import islice
 
 from benchmarks.harness.client import generate
 from demo.corpus import Family, Split, problems
-from fly.request import SpeculationParams
-from fly.response import Statistics
 from flyserve.bench.progress import Advance
 from flyserve.bench.tasks import Task, render
 from flyserve.client import Client
+from flyserve.core.request import SpeculationParams
+from flyserve.core.response import Statistics
 
 _SEED = 4_2026
 _MAX_NEW_TOKENS = 512

@@ -10,9 +10,9 @@ from benchmarks.harness.report import Report, Row, Table
 from benchmarks.scenarios.quality.figures import FAMILIES, FIGURES, summarize
 from benchmarks.scenarios.quality.measure import Record
 from benchmarks.scenarios.quality.settings import BASELINE, Group, Plan
-from fly.messages import ModelInfo
-from fly.response import DeploymentInfo
 from flyserve.bench.statistics import Interval
+from flyserve.core.messages import ModelInfo
+from flyserve.core.response import DeploymentInfo
 
 Records = Mapping[str, Mapping[str, Record]]
 """Records by setting and by problem; all settings have the same problems."""

@@ -9,7 +9,7 @@ from pydantic import Field
 from benchmarks.harness.client import PLAIN, speculation
 from benchmarks.harness.command import BasePlan, Quick
 from demo.corpus import Split
-from fly.types import Mode, TailPolicy
+from flyserve.core.types import Mode, TailPolicy
 
 DRAFT_LENGTH = 15
 BASELINE = "plain"

@@ -12,9 +12,9 @@ from multiprocessing.synchronize import Event
 import httpx2
 
 from benchmarks.scenarios.soak.requests import BAD, EXACT, FLY, LONG, PLAIN, Plan, Request, Requests
-from fly.errors import DeadlineExceeded, FlyServeError, InvalidRequest, Overloaded
 from flyserve import AsyncClient, Response
 from flyserve.async_client import AsyncStream
+from flyserve.core.errors import DeadlineExceeded, FlyServeError, InvalidRequest, Overloaded
 
 _TIMEOUT_S, _START_TIMEOUT_S = 60.0, 300.0
 _REQUESTS_PER_CONNECTION = 20

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fly.errors import NotReady
 from flyserve.cli.cluster.connecting import RayAddress, ask, read_status
 from flyserve.cli.cluster.status import fault_lines, is_complete, summary
 from flyserve.cli.terminal import messages, output, reported_errors
+from flyserve.core.errors import NotReady
 
 if TYPE_CHECKING:
     from orchestration.deployment.diff import Report

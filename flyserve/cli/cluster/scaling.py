@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fly.errors import ConfigError
 from flyserve.cli.cluster.connecting import Name, RayAddress, ask, controller_of, read_status
 from flyserve.cli.terminal import output, reported_errors
+from flyserve.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fly.messages import Role
+    from flyserve.core.messages import Role
 
 _END_S = 30.0
 
@@ -103,7 +103,7 @@ def down(
 
 def parse_tiers(tiers: Sequence[str]) -> "dict[Role, int]":
     """Return the numbers of `target=4 drafter=2`, by tier; raise ConfigError for another form."""
-    from fly.messages import Role
+    from flyserve.core.messages import Role
 
     replicas = {}
     for text in tiers:

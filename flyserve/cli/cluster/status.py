@@ -14,7 +14,7 @@ from flyserve.cli.show import print_json
 from flyserve.cli.terminal import output, reported_errors
 
 if TYPE_CHECKING:
-    from fly.messages import Load
+    from flyserve.core.messages import Load
     from orchestration.control.status import DeploymentStatus, ReplicaStatus
 
 EXAMPLES = """Examples:

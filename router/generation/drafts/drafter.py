@@ -4,11 +4,11 @@ import math
 from collections.abc import Iterator
 from functools import partial
 
-from fly.clock import Clock
-from fly.lookup_benefit import LookupBenefit
-from fly.messages import Draft
-from fly.response import Statistics
-from fly.round_record import ArrivedDraft, DraftOrigin, RoundRecord
+from flyserve.core.clock import Clock
+from flyserve.core.lookup_benefit import LookupBenefit
+from flyserve.core.messages import Draft
+from flyserve.core.response import Statistics
+from flyserve.core.round_record import ArrivedDraft, DraftOrigin, RoundRecord
 from router.generation.drafts.drafter_session import DrafterSession
 from router.generation.drafts.patience import Patience
 from router.generation.drafts.source import NO_DRAFT, WantedDraft

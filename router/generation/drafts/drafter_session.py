@@ -8,11 +8,11 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from fly.errors import FlyServeError, NotReady, Overloaded
-from fly.limits import check_distributions
-from fly.messages import Draft, Open
-from fly.round_record import ArrivedDraft
-from fly.sequence import TokenSequence
+from flyserve.core.errors import FlyServeError, NotReady, Overloaded
+from flyserve.core.limits import check_distributions
+from flyserve.core.messages import Draft, Open
+from flyserve.core.round_record import ArrivedDraft
+from flyserve.core.sequence import TokenSequence
 from router.generation.context import RouterContext
 from router.generation.drafts.source import WantedDraft
 from router.generation.reactions import InvalidAnswer, Reaction, reaction_to

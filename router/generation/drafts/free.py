@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from fly.messages import Draft
-from fly.round_record import DraftOrigin, RoundRecord
-from fly.sequence import TokenSequence
-from fly.types import SparseDistribution
+from flyserve.core.messages import Draft
+from flyserve.core.round_record import DraftOrigin, RoundRecord
+from flyserve.core.sequence import TokenSequence
+from flyserve.core.types import SparseDistribution
 from router.generation.drafts.source import WantedDraft
 from router.requests.request import PreparedRequest
 from services.common.grammars.library import GrammarError

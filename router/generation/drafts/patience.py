@@ -2,8 +2,8 @@
 
 import math
 
-from fly.ewma import RecentMean
-from fly.round_record import RoundRecord
+from flyserve.core.ewma import RecentMean
+from flyserve.core.round_record import RoundRecord
 
 _ASSUMED_TOKENS = 4.0
 _MEMORY_DRAFTS = 16.0

@@ -2,9 +2,9 @@
 
 from typing import NamedTuple, Protocol
 
-from fly.messages import Draft
-from fly.round_record import DraftOrigin
-from fly.sequence import TokenSequence
+from flyserve.core.messages import Draft
+from flyserve.core.round_record import DraftOrigin
+from flyserve.core.sequence import TokenSequence
 from router.replicas.pools import Replica
 
 NO_DRAFT = Draft(step_id=0, tokens=())

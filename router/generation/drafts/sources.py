@@ -4,11 +4,11 @@ import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fly.break_even import allowed_length
-from fly.exclusions import num_allowed
-from fly.messages import Draft
-from fly.round_record import ArrivedDraft, DraftOrigin, RoundRecord
-from fly.speculation import Speculation
+from flyserve.core.break_even import allowed_length
+from flyserve.core.exclusions import num_allowed
+from flyserve.core.messages import Draft
+from flyserve.core.round_record import ArrivedDraft, DraftOrigin, RoundRecord
+from flyserve.core.speculation import Speculation
 from router.generation.drafts.drafter import DrafterDrafts
 from router.generation.drafts.drafter_session import cut_draft
 from router.generation.drafts.free import ForcedDrafts, ForcedText, PredictedDrafts

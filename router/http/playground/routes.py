@@ -10,8 +10,8 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from fly.presets import PRESETS
-from fly.types import FlyRule
+from flyserve.core.presets import PRESETS
+from flyserve.core.types import FlyRule
 from router.config import RouterConfig
 from router.model_files import ModelFiles
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fly.errors import InvalidRequest
+from flyserve.core.errors import InvalidRequest
 from router.http.chat import ChatOptions, ChatRequest
 from router.http.fields import SharedFields
 from router.http.grammar_fields import NamedSchema, ResponseFormat

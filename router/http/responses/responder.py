@@ -9,9 +9,9 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from fly.errors import InvalidRequest
-from fly.response import Chunk
-from fly.types import FinishReason
+from flyserve.core.errors import InvalidRequest
+from flyserve.core.response import Chunk
+from flyserve.core.types import FinishReason
 from router.generation.response import MessageChunk
 from router.http.api_format import HttpRequest
 from router.http.chat import Chat

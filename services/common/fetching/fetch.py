@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from fly.errors import ConfigError, ModelError, NotReady, describe
+from flyserve.core.errors import ConfigError, ModelError, NotReady, describe
 from services.common.fetching.manifest import (
     MANIFEST,
     Manifest,

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Protocol
 
-from fly.errors import ConfigError, ModelError, describe, one_line
+from flyserve.core.errors import ConfigError, ModelError, describe, one_line
 from services.common.fetching.manifest import MANIFEST, Manifest, SourceFile, is_wanted
 from services.common.model_source import hub_errors
 

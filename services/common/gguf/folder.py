@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from fly.errors import ModelError, describe
+from flyserve.core.errors import ModelError, describe
 from services.common.gguf.header import read_header
 from services.common.gguf.tokenizer import model_files
 

@@ -7,7 +7,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import Any
 
-from fly.errors import ModelError, describe
+from flyserve.core.errors import ModelError, describe
 
 SUFFIX = ".gguf"
 _MAGIC = b"GGUF"

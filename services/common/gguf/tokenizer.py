@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fly.errors import ModelError
+from flyserve.core.errors import ModelError
 
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 2, 3, 4, 5, 6
 """Types of tokens (`tokenizer.ggml.token_type`); others are ordinary."""

@@ -5,7 +5,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from fly.errors import InvalidRequest
+from flyserve.core.errors import InvalidRequest
 from services.common.grammars.turns import Turns
 
 _PLACES = 2

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fly.sequence import common_length
+from flyserve.core.sequence import common_length
 from services.common.grammars.library import GrammarError, one_line
 
 if TYPE_CHECKING:

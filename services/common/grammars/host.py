@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fly.sequence import common_length
+from flyserve.core.sequence import common_length
 from services.common.grammars.follower import Mask
 from services.common.grammars.library import FaultySchemas, GrammarError, GrammarLost, SchemaFault
 from services.common.grammars.limits import WALL_S, GrammarLimits, fault_of

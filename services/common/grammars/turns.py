@@ -5,7 +5,7 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from fly.errors import Overloaded
+from flyserve.core.errors import Overloaded
 
 
 class Turns:

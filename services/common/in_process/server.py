@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import grpc
 
-from fly.errors import ConfigError
+from flyserve.core.errors import ConfigError
 from services.common.in_process.call import OK, Call, Context, Status
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from functools import partial
 
 import grpc
 
-from fly.errors import Unauthenticated
+from flyserve.core.errors import Unauthenticated
 from services.common.handlers import Admit, Check, Context
 from services.common.security.config import SecurityConfig
 from services.common.security.identity import CONTROLLER, Identity

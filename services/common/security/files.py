@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from fly.errors import ConfigError
+from flyserve.core.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 

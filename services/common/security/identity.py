@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import grpc
 
-from fly.errors import ConfigError
-from fly.messages import Role
+from flyserve.core.errors import ConfigError
+from flyserve.core.messages import Role
 from services.common.security.config import SecurityConfig, TlsConfig
 from services.common.security.files import WatchedFiles, read_file
 

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from fly.messages import (
+from flyserve.core.messages import (
     Close,
     Draft,
     DraftStep,
@@ -19,7 +19,7 @@ from fly.messages import (
     Verification,
     VerifyStep,
 )
-from fly.sequence import SequenceUpdate, StaleReason, StaleState
+from flyserve.core.sequence import SequenceUpdate, StaleReason, StaleState
 from services.common.stream_server import SequenceSession, serve_stream
 from services.common.telemetry.buckets import SECONDS
 from services.common.telemetry.logs import name_request

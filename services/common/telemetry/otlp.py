@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRatioBased
 from opentelemetry.trace import Tracer
 
-from fly.version import VERSION
+from flyserve.core.version import VERSION
 from services.common.telemetry.config import TelemetryConfig
 
 _EXPORT_TIMEOUT_S = 5.0

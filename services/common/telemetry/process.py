@@ -15,8 +15,8 @@ from prometheus_client import (
     start_http_server,
 )
 
-from fly.errors import ConfigError
-from fly.version import VERSION
+from flyserve.core.errors import ConfigError
+from flyserve.core.version import VERSION
 from services.common.telemetry.config import TelemetryConfig
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
-from fly.errors import InvalidRequest
-from fly.messages import Draft, DraftStep, ModelInfo, Open
-from fly.request import SamplingParams
-from fly.sequence import SequenceMirror, SequenceUpdate, StaleState
-from fly.types import SparseDistribution
+from flyserve.core.errors import InvalidRequest
+from flyserve.core.messages import Draft, DraftStep, ModelInfo, Open
+from flyserve.core.request import SamplingParams
+from flyserve.core.sequence import SequenceMirror, SequenceUpdate, StaleState
+from flyserve.core.types import SparseDistribution
 from services.common.telemetry.instrumented_stream import DraftSteps
 from services.drafter.vocabulary.mapping import VocabularyMap
 from services.drafter.vocabulary.streams import TokenStreams

@@ -2,7 +2,7 @@
 
 import logging
 
-from fly.errors import ConfigError
+from flyserve.core.errors import ConfigError
 from services.common.model_source import model_folder
 from services.common.token_map import token_map_hash
 from services.drafter.config import AnyDrafterConfig

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fly.sequence import ReplicatedSequence, SequenceUpdate, TokenSequence, common_length
+from flyserve.core.sequence import ReplicatedSequence, SequenceUpdate, TokenSequence, common_length
 from services.drafter.vocabulary.mapping import VocabularyMap
 from services.drafter.vocabulary.spelling import LOOKBACK, Spelling, anchor, starts_word
 

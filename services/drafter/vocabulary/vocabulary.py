@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fly.errors import ModelError, describe
+from flyserve.core.errors import ModelError, describe
 from services.common.token_bytes import SPACE
 from services.drafter.vocabulary.pieces import exact_spec, read_pieces
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from fly.errors import ModelError
+from flyserve.core.errors import ModelError
 from services.engine.forward.attend import attend, attend_eager
 from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.padding import Padding

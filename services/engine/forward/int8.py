@@ -6,7 +6,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from fly.errors import ModelError
+from flyserve.core.errors import ModelError
 from services.engine.forward.linears import (
     MANY_ROWS,
     Linear,

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from fly.errors import ModelError, describe
-from fly.request import SamplingParams
+from flyserve.core.errors import ModelError, describe
+from flyserve.core.request import SamplingParams
 from services.engine.base import ForwardInput, KvSlot
 from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.shape import AttentionShape

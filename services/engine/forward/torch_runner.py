@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from fly.blocks import BLOCK_TOKENS
-from fly.errors import ModelError
-from fly.messages import ModelInfo
-from fly.version import VERSION
+from flyserve.core.blocks import BLOCK_TOKENS
+from flyserve.core.errors import ModelError
+from flyserve.core.messages import ModelInfo
+from flyserve.core.version import VERSION
 from services.common.model_source import model_folder, model_name
 from services.engine.base import DelegatedMemoryStats, ForwardInput, KvSlot
 from services.engine.config import AUTO, ModelConfig, Quantization

@@ -6,10 +6,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fly.limits import MOST_PROPOSED
-from fly.noise import Floats, Ints, Words, race_among
-from fly.request import SamplingParams
-from fly.types import SparseDistribution
+from flyserve.core.limits import MOST_PROPOSED
+from flyserve.core.noise import Floats, Ints, Words, race_among
+from flyserve.core.request import SamplingParams
+from flyserve.core.types import SparseDistribution
 from services.engine.head.filters import Logits, log_total, lowest_kept
 
 

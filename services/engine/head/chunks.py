@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from fly.types import Coupling
+from flyserve.core.types import Coupling
 from services.engine.base import ForwardInput
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fly.types import EntropyEstimator, PositionLogprobs
+from flyserve.core.types import EntropyEstimator, PositionLogprobs
 from services.engine.base import Scores
 from services.engine.head.chunks import Part, spans_of
 from services.engine.head.leading import leading_logits

@@ -5,7 +5,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fly.request import SamplingParams
+from flyserve.core.request import SamplingParams
 
 Logits = NDArray[np.float32]
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fly.noise import BLOCK
+from flyserve.core.noise import BLOCK
 from services.common.grammars.follower import Mask
 from services.common.grammars.library import GrammarError, GrammarLost
 from services.engine.base import ForwardInput, KvSlot, MaskFollower, TokenGrammar

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fly.noise import BLOCK
+from flyserve.core.noise import BLOCK
 from services.engine.base import ForwardInput, KvSlot, Scores
 from services.engine.head.candidates import Candidates, FewCandidates
 from services.engine.head.chunks import Part, chunks_of, spans_of

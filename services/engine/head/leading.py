@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from fly.noise import BLOCK
+from flyserve.core.noise import BLOCK
 
 _SMALL = 32
 """Blocks of a vocabulary that is searched as a whole: faster than two steps."""

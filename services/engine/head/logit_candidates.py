@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fly.limits import MOST_PROPOSED
-from fly.noise import Floats, Ints, Words
-from fly.request import SamplingParams
-from fly.types import SparseDistribution
+from flyserve.core.limits import MOST_PROPOSED
+from flyserve.core.noise import Floats, Ints, Words
+from flyserve.core.request import SamplingParams
+from flyserve.core.types import SparseDistribution
 from services.engine.head.leading import leading_logits
 from services.engine.head.mass import Mass
 from services.engine.head.noise import block_noise_maxima, key_tensor

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fly.request import SamplingParams
+from flyserve.core.request import SamplingParams
 from services.engine.base import ForwardInput, KvSlot
 from services.engine.head.finite import Fault
 from services.engine.head.grammar_masks import PATIENCE_S, GrammarMasks

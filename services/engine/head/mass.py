@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fly.noise import BLOCK
+from flyserve.core.noise import BLOCK
 
 _SAFE_EXPONENT = 60.0
 """Largest exponent of a row for which weights and their sum stay well inside the range of float32."""

@@ -1,4 +1,4 @@
-"""The noise of `fly.noise` in torch: the same hash on every device, for many rows and tokens at once.
+"""The noise of `flyserve.core.noise` in torch: one hash on every device, for many rows and tokens at once.
 
 Words of 64 bits are held as int64: its sums and products wrap around as those of unsigned words do, and a
 shift to the right is made logical by a mask.
@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor
 
-from fly.noise import BLOCK, GOLDEN, MIX_1, MIX_2, Purpose, Words
+from flyserve.core.noise import BLOCK, GOLDEN, MIX_1, MIX_2, Purpose, Words
 
 
 def key_tensor(keys: Words, device: torch.device) -> Tensor:
@@ -39,7 +39,7 @@ def token_noise(keys: Tensor, ids: Tensor, maxima: Tensor | None = None) -> Tens
 
 
 def _mix(state: Tensor, value: Tensor | int) -> Tensor:
-    """Mix a value into a hash, as `fly.noise` does."""
+    """Mix a value into a hash, as `flyserve.core.noise` does."""
     if isinstance(value, int):
         mixed = state + _signed((value + 1) * int(GOLDEN))
     else:

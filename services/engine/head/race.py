@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fly.noise import BLOCK
-from fly.types import SparseDistribution
+from flyserve.core.noise import BLOCK
+from flyserve.core.types import SparseDistribution
 from services.engine.head.noise import block_noise_winners, token_noise
 
 _FIRST = 16

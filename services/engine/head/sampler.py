@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fly.limits import MOST_PROPOSED
-from fly.noise import Domain, Ints, Words, noise_keys, race_among, uniform
-from fly.request import SamplingParams
-from fly.types import Coupling, SparseDistribution
+from flyserve.core.limits import MOST_PROPOSED
+from flyserve.core.noise import Domain, Ints, Words, noise_keys, race_among, uniform
+from flyserve.core.request import SamplingParams
+from flyserve.core.types import Coupling, SparseDistribution
 from services.engine.base import ForwardInput, Scores
 from services.engine.head.candidates import Candidates
 

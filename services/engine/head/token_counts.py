@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fly.noise import Ints
-from fly.request import SamplingParams
+from flyserve.core.noise import Ints
+from flyserve.core.request import SamplingParams
 from services.engine.base import ForwardInput
 
 _MANY = 4096

@@ -9,7 +9,7 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
-from fly.errors import ModelError, describe
+from flyserve.core.errors import ModelError, describe
 
 logger = logging.getLogger(__name__)
 

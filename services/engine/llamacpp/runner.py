@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fly.messages import ModelInfo
+from flyserve.core.messages import ModelInfo
 from services.engine.base import ForwardInput, KvSlot, RunnerLost
 from services.engine.llamacpp.library import Batch, load_library
 from services.engine.memory.paged_kv_cache import BlockAllocator

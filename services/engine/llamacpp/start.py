@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from fly.blocks import BLOCK_TOKENS
-from fly.errors import ModelError
-from fly.messages import ModelInfo
-from fly.version import VERSION
+from flyserve.core.blocks import BLOCK_TOKENS
+from flyserve.core.errors import ModelError
+from flyserve.core.messages import ModelInfo
+from flyserve.core.version import VERSION
 from services.common.gguf.header import gguf_parts, read_header
 from services.common.machine.machine import find_machine
 from services.common.model_source import model_folder, model_name

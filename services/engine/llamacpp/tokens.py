@@ -4,7 +4,7 @@ import ctypes
 from pathlib import Path
 from typing import Any
 
-from fly.errors import ModelError, one_line
+from flyserve.core.errors import ModelError, one_line
 
 _TEXTS = (
     "The price is 1234567.89 EUR, i.e. 10% off; they're sure we'll see it.",

@@ -7,7 +7,7 @@ from typing import Any
 import transformers
 from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
-from fly.errors import ModelError, describe
+from flyserve.core.errors import ModelError, describe
 
 _SUPPORTED_LAYERS = {"full_attention", "sliding_attention", "attention"}
 _LAYER_LISTS = ("layer_types", "layers_block_type")

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
-from fly.errors import ModelError
+from flyserve.core.errors import ModelError
 from services.engine.base import RunnerLost
 
 _OUT_OF_MEMORY = 2

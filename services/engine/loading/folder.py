@@ -10,7 +10,7 @@ from typing import Self
 
 from safetensors import SafetensorError, safe_open
 
-from fly.errors import ModelError, describe
+from flyserve.core.errors import ModelError, describe
 from services.common.loading_progress import loading_progress
 
 _BLOCK_BYTES = 1 << 22

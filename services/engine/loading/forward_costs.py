@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from torch import nn
 
-from fly.messages import VERIFIED_TOKENS, ForwardCosts
-from fly.request import SamplingParams
+from flyserve.core.messages import VERIFIED_TOKENS, ForwardCosts
+from flyserve.core.request import SamplingParams
 from services.engine.base import ForwardInput, Scorer
 
 _MAX_REPETITIONS = 8

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, DistributedConfig, GenerationConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from fly.errors import ModelError, describe
+from flyserve.core.errors import ModelError, describe
 from services.common.token_map import hash_token_map, num_token_ids, read_token_map
 from services.engine.loading.architecture import context_length, model_class, read_config
 from services.engine.loading.folder import BackgroundFingerprint, weight_files

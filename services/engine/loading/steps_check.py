@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from fly.errors import ModelError, describe
-from fly.request import SamplingParams
+from flyserve.core.errors import ModelError, describe
+from flyserve.core.request import SamplingParams
 from services.engine.base import ForwardInput, KvSlot, Runner
 from services.engine.forward.self_check import TOLERANCE, difference_of
 

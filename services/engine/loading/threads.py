@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from fly.messages import ForwardCosts
+from flyserve.core.messages import ForwardCosts
 
 
 def fastest_threads(most: int, measure: Callable[[int], ForwardCosts]) -> tuple[int, ForwardCosts]:

@@ -5,8 +5,8 @@ from typing import Any, Protocol
 
 import torch
 
-from fly.blocks import BLOCK_TOKENS
-from fly.errors import ModelError
+from flyserve.core.blocks import BLOCK_TOKENS
+from flyserve.core.errors import ModelError
 from services.engine.memory.kv_cache import KvCache
 from services.engine.memory.paged_kv_cache import PagedKvCache
 

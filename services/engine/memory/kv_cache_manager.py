@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
-from fly.blocks import BLOCK_TOKENS, BlockKey
+from flyserve.core.blocks import BLOCK_TOKENS, BlockKey
 from services.engine.base import NO_SLOT, ForwardInput, KvAllocator, KvSlot
 from services.engine.memory.prefix_cache import PrefixCache, PrefixIndex
 from services.engine.sequence import EngineSequence

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from fly.blocks import BLOCK_TOKENS
-from fly.errors import ConfigError
+from flyserve.core.blocks import BLOCK_TOKENS
+from flyserve.core.errors import ConfigError
 from services.engine.base import KvSlot
 from services.engine.forward.padding import NO_PADDING
 

@@ -4,7 +4,7 @@ import bisect
 from collections.abc import Sequence, Set
 from typing import NamedTuple
 
-from fly.blocks import BLOCK_TOKENS, BlockKey
+from flyserve.core.blocks import BLOCK_TOKENS, BlockKey
 from services.engine.base import KvSlot
 
 

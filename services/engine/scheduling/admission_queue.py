@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from fly.ewma import Ewma
-from fly.messages import Open
+from flyserve.core.ewma import Ewma
+from flyserve.core.messages import Open
 
 MAX_PASSES = 8
 """Sequences that may be admitted before one that waited longer but does not fit."""

@@ -8,9 +8,9 @@ each with half of the rows. Where a forward is bound by reading all weights, tha
 import math
 from collections.abc import Sequence
 
-from fly.clock import Clock
-from fly.costs import CostCurve
-from fly.ewma import Ewma
+from flyserve.core.clock import Clock
+from flyserve.core.costs import CostCurve
+from flyserve.core.ewma import Ewma
 from services.engine.base import ForwardInput, KvSlot
 
 _MEAN_SHARE, _DEVIATION_SHARE = 1 / 8, 1 / 4

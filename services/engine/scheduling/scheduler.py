@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from fly.errors import FlyServeError, InternalError, InvalidRequest, NotReady
-from fly.messages import StepTimes
+from flyserve.core.errors import FlyServeError, InternalError, InvalidRequest, NotReady
+from flyserve.core.messages import StepTimes
 from services.engine.base import ForwardInput, Job, KvSlot, Replan, Scores
 
 PATIENCE_TURNS = 4

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from fly.blocks import BLOCK_TOKENS, BlockKey
+from flyserve.core.blocks import BLOCK_TOKENS, BlockKey
 from services.engine.base import ForwardInput, KvSlot
 from services.engine.scheduling.scheduler import ScheduledJob
 

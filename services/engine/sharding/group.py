@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store, TCPStore
 
-from fly.errors import ModelError
+from flyserve.core.errors import ModelError
 from services.engine.base import RunnerLost
 from services.engine.config import HEARTBEATS_PER_TIMEOUT, Sharding, StartFollowers
 from services.engine.loading.device import take_gpu

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fly.errors import ModelError
+from flyserve.core.errors import ModelError
 from services.common.model_source import model_folder
 from services.engine.base import ForwardInput, RunnerLost
 from services.engine.config import ModelConfig, StartFollowers

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from fly.request import SamplingParams
+from flyserve.core.request import SamplingParams
 from services.engine.base import DelegatedMemoryStats, ForwardInput, KvAllocator, KvSlot
 
 OPERATIONS = ("allocate", "resize", "copy_prefix", "retire", "free")

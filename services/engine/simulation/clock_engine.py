@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from fly.clock import Clock
+from flyserve.core.clock import Clock
 from services.engine.base import ForwardInput, RunnerLost, Scorer
 from services.engine.config import ModelSection
 from services.engine.engine import Command, Engine

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from fly.noise import Ints
-from fly.types import EntropyEstimator, PositionLogprobs
+from flyserve.core.noise import Ints
+from flyserve.core.types import EntropyEstimator, PositionLogprobs
 from services.engine.base import ForwardInput
 from services.engine.head.filters import Logits
 

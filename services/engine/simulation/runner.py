@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fly.messages import VERIFIED_TOKENS, ForwardCosts, ModelInfo, Role
-from fly.version import VERSION
+from flyserve.core.messages import VERIFIED_TOKENS, ForwardCosts, ModelInfo, Role
+from flyserve.core.version import VERSION
 from services.engine.base import ForwardInput, KvSlot, Scores
 from services.engine.head.candidates import FewCandidates
 from services.engine.head.sampler import Sampler, sample_requests, sampled_scores

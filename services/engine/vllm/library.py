@@ -3,7 +3,7 @@
 import os
 from collections.abc import Collection, Mapping
 
-from fly.errors import ModelError, describe
+from flyserve.core.errors import ModelError, describe
 
 TESTED = "0.32.0"
 """The version of vLLM that the tests run, in its build for CPUs."""

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from fly.errors import ModelError
-from fly.messages import ModelInfo
-from fly.version import VERSION
+from flyserve.core.errors import ModelError
+from flyserve.core.messages import ModelInfo
+from flyserve.core.version import VERSION
 from services.common.model_source import model_name
 from services.common.token_map import hash_token_map, num_token_ids, read_token_map
 from services.engine.config import VllmConfig

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fly.messages import ModelInfo
+from flyserve.core.messages import ModelInfo
 from services.engine.base import DelegatedMemoryStats, ForwardInput, KvSlot, RunnerLost
 from services.engine.loading.device import lost_with_device
 from services.engine.memory.paged_kv_cache import Block, BlockAllocator

@@ -5,8 +5,8 @@ import os
 
 import torch
 
-from fly.errors import ModelError
-from fly.messages import Role
+from flyserve.core.errors import ModelError
+from flyserve.core.messages import Role
 from services.common.model_source import model_folder
 from services.engine.config import Shards, VllmConfig
 from services.engine.loading.steps_check import check_steps

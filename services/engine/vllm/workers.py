@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fly.errors import FlyServeError, ModelError, describe
+from flyserve.core.errors import FlyServeError, ModelError, describe
 from services.engine.base import RunnerLost
 from services.engine.vllm.steps import Layout, Step
 

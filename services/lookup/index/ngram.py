@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from fly.sequence import common_length
+from flyserve.core.sequence import common_length
 from services.lookup.index.budget import IndexBudget, IndexShare
 from services.lookup.index.sorted_ngrams import SortedNgrams
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from fly.sequence import common_length
+from flyserve.core.sequence import common_length
 from services.lookup.index.budget import IndexShare
 from services.lookup.index.ngram import NgramIndex
 from services.lookup.index.response_cache import END, ORDERS, ResponseCache

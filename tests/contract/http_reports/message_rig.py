@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 from tokenizers import Tokenizer
 
-from fly.request import SamplingParams
+from flyserve.core.request import SamplingParams
 from tests.contract.fakes import EOS, HashModel, save_tokenizer
 from tests.contract.http_rig import HttpRig, serving_http
 

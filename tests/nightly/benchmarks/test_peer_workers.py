@@ -13,7 +13,7 @@ from benchmarks.harness.deployed import one_of_each
 from benchmarks.harness.worker import worker
 from benchmarks.scenarios.peers.published_loop import PublishedLoop
 from benchmarks.scenarios.peers.transformers_peer import TransformersPeer
-from fly.errors import NotReady
+from flyserve.core.errors import NotReady
 
 RECIPE = PairRecipe(
     target=Shape(64, 96, 2, 4, 2), drafter=Shape(32, 48, 1, 2, 1), vocab_size=256, context_length=512

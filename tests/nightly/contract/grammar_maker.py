@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from fly.grammar import Grammar, GrammarKind
+from flyserve.core.grammar import Grammar, GrammarKind
 
 Schema = dict[str, Any]
 

@@ -11,13 +11,13 @@ import pytest
 
 from demo.tasks import load_tasks
 from demo.tokenizer import render
-from fly.clock import SystemClock
-from fly.messages import Role
-from fly.request import SamplingParams
-from protos.flyserve.v1 import common_pb2
-from protos.flyserve.v1 import generation_pb2 as pb
-from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
-from protos.wire.streams import info_from_wire
+from flyserve.core.clock import SystemClock
+from flyserve.core.messages import Role
+from flyserve.core.request import SamplingParams
+from flyserve.v1 import common_pb2
+from flyserve.v1 import generation_pb2 as pb
+from flyserve.v1.drafter_pb2_grpc import DrafterStub
+from flyserve.wire.streams import info_from_wire
 from router.config import RouterConfig
 from router.server import create_host
 from services.common.channel import open_channel

@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from fly.errors import InvalidRequest
-from fly.types import Mode
 from flyserve import AsyncClient, SamplingParams, SpeculationParams
+from flyserve.core.errors import InvalidRequest
+from flyserve.core.types import Mode
 from tests.contract.grammar_rig import of_lark, of_schema, serving_pair
 from tests.nightly.contract.grammar_maker import LINKS, RULES, hostile, lark_chain, schema_chain
 

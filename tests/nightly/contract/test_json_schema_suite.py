@@ -17,9 +17,9 @@ import pytest
 from jsonschema import Draft202012Validator, ValidationError
 from jsonschema.validators import extend
 
-from fly.errors import InvalidRequest
-from fly.types import FinishReason, Mode
 from flyserve import AsyncClient, Choice, DraftLength, SamplingParams, SpeculationParams
+from flyserve.core.errors import InvalidRequest
+from flyserve.core.types import FinishReason, Mode
 from tests.contract.grammar_rig import of_schema, serving_pair
 from tests.support.processes import ROOT
 

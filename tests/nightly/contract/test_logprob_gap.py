@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from fly.types import Mode, Verdict
 from flyserve import AsyncClient, DraftLength, Response, SamplingParams, SpeculationParams
+from flyserve.core.types import Mode, Verdict
 from tests.contract.grammar_rig import serving_pair
 
 PROMPTS = [

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from fly.endpoints import Endpoint
-from fly.messages import Load, Role
 from flyserve import AsyncClient, Mode, SpeculationParams
+from flyserve.core.endpoints import Endpoint
+from flyserve.core.messages import Load, Role
+from flyserve.v1 import common_pb2
+from flyserve.v1.drafter_pb2_grpc import DrafterStub
+from flyserve.v1.target_pb2_grpc import TargetStub
+from flyserve.wire.streams import info_from_wire
 from orchestration.control.registry import Registry, registry_service
-from protos.flyserve.v1 import common_pb2
-from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
-from protos.flyserve.v1.target_pb2_grpc import TargetStub
-from protos.wire.streams import info_from_wire
 from services.common.channel import open_channel
 from services.common.host import Host
 from services.common.host_thread import HostThread

@@ -10,9 +10,9 @@ import pytest
 
 from demo.tasks import Task, load_tasks
 from demo.tokenizer import render
-from fly.grammar import Grammar, GrammarKind
-from fly.types import Mode
 from flyserve import Client, SamplingParams, SpeculationParams
+from flyserve.core.grammar import Grammar, GrammarKind
+from flyserve.core.types import Mode
 from tests.support.processes import Deployment, demo_deployment
 
 NUM_RESPONSES = 200

@@ -9,9 +9,9 @@ from transformers import LlamaForCausalLM
 
 from demo import MODELS
 from demo.tasks import Task
-from fly.response import Response
-from fly.types import Mode
 from flyserve import SpeculationParams
+from flyserve.core.response import Response
+from flyserve.core.types import Mode
 from tests.support.comparison import PlainResponses, answers, ids_of
 from tests.support.processes import (
     TARGET_MODEL,

@@ -11,8 +11,8 @@ from transformers.tokenization_utils_tokenizers import PreTrainedTokenizerFast
 
 from demo.tasks import Task
 from demo.tokenizer import render
-from fly.types import Mode
 from flyserve import Client, DraftLength, SamplingParams, SpeculationParams
+from flyserve.core.types import Mode
 from tests.support.comparison import CONCURRENCY, MAX_NEW_TOKENS, PlainResponses, responses, seed_of
 from tests.support.processes import TARGET_MODEL, Deployment, one_more_target, router_of, service
 

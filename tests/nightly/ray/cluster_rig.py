@@ -10,9 +10,9 @@ from typing import Any
 
 import psutil
 
-from fly.messages import Role
-from fly.types import Mode
 from flyserve import Client, SpeculationParams
+from flyserve.core.messages import Role
+from flyserve.core.types import Mode
 from orchestration.control.status import DeploymentStatus, ReplicaState, ReplicaStatus
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import ACTORS
@@ -112,7 +112,7 @@ class Running:
 
     def until(self, condition: Callable[[Sequence[ReplicaStatus]], bool]) -> None:
         """Return once the condition is true; retry while the controller is being restarted."""
-        from fly.errors import NotReady
+        from flyserve.core.errors import NotReady
 
         end = time.monotonic() + HANG_S
         rows: Sequence[ReplicaStatus] = ()

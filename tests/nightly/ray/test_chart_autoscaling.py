@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fly.messages import Role
+from flyserve.core.messages import Role
 from orchestration.control.status import ReplicaState
 from tests.chart.charts import EXAMPLES, Manifest, one, rendered
 from tests.nightly.ray.cluster_rig import SIMULATED, Running, model

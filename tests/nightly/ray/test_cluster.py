@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fly.errors import ConfigError
-from fly.messages import Role
 from flyserve.cli.terminal import EXIT_TRY_LATER
+from flyserve.core.errors import ConfigError
+from flyserve.core.messages import Role
 from orchestration.control.fleet import InstanceUnavailable
 from orchestration.control.instances import Instance
 from orchestration.control.status import ReplicaState

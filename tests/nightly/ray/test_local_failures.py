@@ -8,15 +8,15 @@ from pathlib import Path
 import grpc
 import pytest
 
-from fly.errors import ConfigError, ModelError, NotReady
-from fly.messages import Role
+from flyserve.core.errors import ConfigError, ModelError, NotReady
+from flyserve.core.messages import Role
+from flyserve.v1 import common_pb2
+from flyserve.v1.drafter_pb2_grpc import DrafterStub
+from flyserve.wire.streams import info_from_wire
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.tiers import SuffixDrafter
 from orchestration.local.runner import LocalOptions, local_deployment
 from orchestration.local.supervisor import RestartLimit
-from protos.flyserve.v1 import common_pb2
-from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
-from protos.wire.streams import info_from_wire
 from tests.support.local_ray import OPTIONS, STANDINS, by_name, command, eventually, quiet
 
 

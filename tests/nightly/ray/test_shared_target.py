@@ -14,8 +14,8 @@ from transformers import LlamaForCausalLM
 
 from demo.tasks import Task, load_tasks
 from demo.tokenizer import render
-from fly.types import Mode
 from flyserve import Client, SpeculationParams
+from flyserve.core.types import Mode
 from orchestration.control.status import ReplicaState
 from orchestration.deployment.file import Deployment
 from orchestration.local.runner import LocalDeployment, LocalOptions, local_deployment

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from demo.real.fetch import GEMMA3, SMOLLM2, RealModel, gguf_file, is_fetched, source_file
-from fly.response import Response
-from fly.types import Mode
 from flyserve import Client, SpeculationParams
 from flyserve.cli.up import running_deployment
+from flyserve.core.response import Response
+from flyserve.core.types import Mode
 from orchestration.deployment.one_line import OneLine, deployment_content, one_line_deployment
 from orchestration.local.runner import LocalDeployment
 from tests.nightly.real.prompts import PROMPTS

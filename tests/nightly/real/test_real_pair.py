@@ -8,10 +8,10 @@ import pytest
 from openai import OpenAI
 
 from demo.real.texts import BEGINNINGS
-from fly.response import Response
-from fly.types import Mode
 from flyserve import Client, SpeculationParams
 from flyserve.cli.up import running_deployment
+from flyserve.core.response import Response
+from flyserve.core.types import Mode
 from orchestration.deployment.one_line import OneLine, deployment_content, one_line_deployment
 from orchestration.local.runner import LocalDeployment
 from tests.nightly.real.real_rig import Reference

@@ -15,10 +15,10 @@ from tokenizers import Tokenizer
 
 from demo.tasks import load_tasks
 from demo.tokenizer import render
-from fly.messages import Open
-from fly.request import SamplingParams
-from fly.sequence import SequenceMirror, TokenSequence
-from fly.types import EntropyEstimator
+from flyserve.core.messages import Open
+from flyserve.core.request import SamplingParams
+from flyserve.core.sequence import SequenceMirror, TokenSequence
+from flyserve.core.types import EntropyEstimator
 from services.common.config import parse
 from services.engine.base import Scores
 from services.engine.engine import Engine

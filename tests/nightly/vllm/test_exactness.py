@@ -4,10 +4,10 @@ import pytest
 from transformers import LlamaForCausalLM
 
 from demo.tasks import Task
-from fly.request import SamplingParams
-from fly.response import Response
-from fly.types import Mode
 from flyserve import DraftLength, SpeculationParams
+from flyserve.core.request import SamplingParams
+from flyserve.core.response import Response
+from flyserve.core.types import Mode
 from tests.support.comparison import (
     GREEDY,
     answers,

@@ -12,8 +12,8 @@ import pytest
 
 from demo.tasks import Task
 from demo.tokenizer import render
-from fly.types import Mode
 from flyserve import Client, SpeculationParams
+from flyserve.core.types import Mode
 from tests.nightly.vllm.vllm_rig import vllm_deployment, vllm_python, vllm_service
 from tests.support.processes import ROOT, TARGET_MODEL, ServiceProcess, router_of
 

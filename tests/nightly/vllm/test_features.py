@@ -7,11 +7,11 @@ import pytest
 
 from demo.tasks import Task
 from demo.tokenizer import render
-from fly.grammar import Grammar, GrammarKind
-from fly.request import SamplingParams
-from fly.response import Response
-from fly.types import Coupling, Mode
 from flyserve import Client, SpeculationParams
+from flyserve.core.grammar import Grammar, GrammarKind
+from flyserve.core.request import SamplingParams
+from flyserve.core.response import Response
+from flyserve.core.types import Coupling, Mode
 from tests.support.comparison import seed_of
 from tests.support.processes import Deployment
 

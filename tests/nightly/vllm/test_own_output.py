@@ -10,9 +10,9 @@ from transformers import LlamaForCausalLM
 from benchmarks.scenarios.peers.vllm_peer import offline_vllm
 from demo.tasks import Task, load_tasks
 from demo.tokenizer import render
-from fly.request import SamplingParams
-from fly.types import Mode
 from flyserve import Client, SpeculationParams
+from flyserve.core.request import SamplingParams
+from flyserve.core.types import Mode
 from tests.nightly.vllm.vllm_rig import vllm_python
 from tests.support.comparison import assert_only_a_tie, differences, gap_after, prompt_ids
 from tests.support.processes import TARGET_MODEL

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fly.errors import ModelError
+from flyserve.core.errors import ModelError
 from services.common.actor import ServiceActor
 from services.common.host import Host, Service
 from services.drafter.actor import DrafterActor

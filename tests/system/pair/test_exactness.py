@@ -5,8 +5,8 @@ import torch
 from transformers import LlamaForCausalLM
 
 from demo.tasks import Task
-from fly.types import Mode
 from flyserve import DraftLength, SamplingParams, SpeculationParams
+from flyserve.core.types import Mode
 from tests.support.comparison import (
     MAX_NEW_TOKENS,
     PlainResponses,

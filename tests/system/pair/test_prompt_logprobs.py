@@ -9,8 +9,8 @@ import torch
 from transformers import LlamaForCausalLM
 
 from demo.tasks import Task
-from fly.types import Mode
 from flyserve import Client, SpeculationParams
+from flyserve.core.types import Mode
 from tests.support.processes import TARGET_MODEL, Deployment
 
 TOLERANCE = 2e-3

@@ -15,9 +15,9 @@ from openai import OpenAI
 from transformers import LlamaForCausalLM
 
 from demo.tasks import Task
-from fly.response import Statistics
-from fly.types import Mode
 from flyserve import Client, SpeculationParams
+from flyserve.core.response import Statistics
+from flyserve.core.types import Mode
 from tests.support.comparison import PlainResponses, responses
 from tests.support.leftovers import MarkedCommand
 from tests.support.processes import DRAFTER_MODEL, ROOT, TARGET_MODEL

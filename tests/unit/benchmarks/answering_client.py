@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from demo.tasks import Task
-from fly.request import SpeculationParams
-from fly.response import Choice, Response, Statistics
-from fly.types import FinishReason, Mode, Token, Verdict
+from flyserve.core.request import SpeculationParams
+from flyserve.core.response import Choice, Response, Statistics
+from flyserve.core.types import FinishReason, Mode, Token, Verdict
 
 
 class AnsweringClient:

@@ -16,7 +16,7 @@ from benchmarks.scenarios.acceleration.measure import MEASURES, edited, lookup
 from benchmarks.scenarios.acceleration.plan import ahead_name, grid
 from benchmarks.scenarios.acceleration.predictions import CHANGED, SAME, UNRELATED, WITHOUT, predictions
 from benchmarks.scenarios.acceleration.report import TITLES, make_goals, make_report
-from fly.response import Statistics
+from flyserve.core.response import Statistics
 
 PROMPTS = ((1, 2), (3,), (4, 5))
 

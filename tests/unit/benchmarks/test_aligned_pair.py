@@ -6,7 +6,7 @@ import torch
 from benchmarks.aligned_pair.folders import ensure_pair
 from benchmarks.aligned_pair.models import agreement, build_pair, draw_bigrams
 from benchmarks.aligned_pair.recipe import PairRecipe, Shape
-from fly.messages import Role
+from flyserve.core.messages import Role
 from router.text.tokenizer import Tokenizer
 from services.engine.config import ModelConfig
 from services.engine.forward.torch_runner import load_runner

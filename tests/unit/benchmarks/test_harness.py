@@ -12,8 +12,8 @@ from benchmarks.harness.machine import this_machine
 from benchmarks.harness.plot import bar_chart, line_chart
 from benchmarks.harness.report import Report
 from benchmarks.harness.statistics import Goal, Spread
-from fly.errors import ConfigError
 from flyserve.bench.statistics import Interval
+from flyserve.core.errors import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.scenarios.peers.llama_cpp import llama_cpp
-from fly.errors import ConfigError, NotReady
+from flyserve.core.errors import ConfigError, NotReady
 
 SERVER = """#!{python}
 import json, sys

@@ -31,9 +31,9 @@ from benchmarks.scenarios.load.levels import (
     make_report,
     merged,
 )
-from fly.errors import Overloaded
-from fly.response import Chunk, Statistics
-from fly.types import FinishReason, Token, Verdict
+from flyserve.core.errors import Overloaded
+from flyserve.core.response import Chunk, Statistics
+from flyserve.core.types import FinishReason, Token, Verdict
 
 PROMPTS = ((1,), (2,), (3,))
 TOKEN = Token(7, Verdict.PLAIN, 7, 0.0)

@@ -11,7 +11,7 @@ from benchmarks.scenarios.open_loop import aiperf
 from benchmarks.scenarios.open_loop.aiperf import Aiperf, aiperf_program
 from benchmarks.scenarios.open_loop.plan import BASELINE, FLY, Load, Plan
 from benchmarks.scenarios.open_loop.report import make_report
-from fly.errors import ConfigError, NotReady
+from flyserve.core.errors import ConfigError, NotReady
 
 
 def export(latency_ms: float, **more: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from benchmarks.scenarios.peers import Plan
 from benchmarks.scenarios.peers.plan import BASELINE, REAL, WITH_DRAFTER, WITH_LOOKUP, Answer
 from benchmarks.scenarios.peers.vllm_peer import offline_vllm, vllm_python
 from benchmarks.scenarios.peers.ways import as_send
-from fly.errors import ConfigError, NotReady
+from flyserve.core.errors import ConfigError, NotReady
 
 
 def test_another_program_is_compared_by_its_tokens_its_time_and_its_tau(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from benchmarks.scenarios.quality.report import make_report
 from benchmarks.scenarios.quality.settings import CARRY, RULES, make_groups
 from demo.corpus import Split
 from demo.tasks import Task
-from fly.errors import InvalidRequest
-from fly.messages import ModelInfo, Role
-from fly.response import DeploymentInfo, Statistics
+from flyserve.core.errors import InvalidRequest
+from flyserve.core.messages import ModelInfo, Role
+from flyserve.core.response import DeploymentInfo, Statistics
 from tests.unit.benchmarks.answering_client import AnsweringClient
 
 MODEL = ModelInfo(

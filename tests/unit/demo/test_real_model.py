@@ -29,8 +29,8 @@ from demo.real.fetch import (
     model_folder,
     source_file,
 )
-from fly.errors import ConfigError, ModelError, NotReady
-from fly.request import ChatMessage
+from flyserve.core.errors import ConfigError, ModelError, NotReady
+from flyserve.core.request import ChatMessage
 from orchestration.deployment.file import load_deployment
 
 SIZES = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}

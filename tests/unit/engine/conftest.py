@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from fly.messages import Open
-from fly.request import SamplingParams
+from flyserve.core.messages import Open
+from flyserve.core.request import SamplingParams
 from services.engine.base import Scorer
 from services.engine.engine import Engine
 from services.engine.sequence import EngineSequence

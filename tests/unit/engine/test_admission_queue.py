@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.messages import Open
+from flyserve.core.messages import Open
 from services.engine.scheduling.admission_queue import MAX_PASSES, AdmissionQueue, GrowthEstimate
 
 

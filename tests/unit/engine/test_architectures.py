@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from fly.errors import ModelError
-from fly.messages import Role
-from fly.request import SamplingParams
+from flyserve.core.errors import ModelError
+from flyserve.core.messages import Role
+from flyserve.core.request import SamplingParams
 from services.engine.base import ForwardInput, Scores
 from services.engine.config import ModelConfig
 from services.engine.forward import attention, torch_runner

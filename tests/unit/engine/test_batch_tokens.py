@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fly.messages import VERIFIED_TOKENS, Role
+from flyserve.core.messages import VERIFIED_TOKENS, Role
 from services.engine.config import ModelConfig
 
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.messages import Open, Role
-from fly.request import SamplingParams
+from flyserve.core.messages import Open, Role
+from flyserve.core.request import SamplingParams
 from services.engine.base import ForwardInput
 from services.engine.scheduling.batch_window import BatchWindow
 from services.engine.simulation.clock_engine import ClockEngine

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from fly.clock import SystemClock
-from fly.errors import InvalidRequest, Overloaded
-from fly.messages import Open, Role
-from fly.sequence import SequenceUpdate, TokenSequence
+from flyserve.core.clock import SystemClock
+from flyserve.core.errors import InvalidRequest, Overloaded
+from flyserve.core.messages import Open, Role
+from flyserve.core.sequence import SequenceUpdate, TokenSequence
 from services.engine.config import ModelSection
 from services.engine.engine import Engine
 from services.engine.sequence import EngineSequence

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from fly.messages import Open, Role
-from fly.sequence import SequenceMirror, TokenSequence, common_length
+from flyserve.core.messages import Open, Role
+from flyserve.core.sequence import SequenceMirror, TokenSequence, common_length
 from services.engine.base import Job
 from services.engine.config import LlamaCppConfig, ModelConfig
 from services.engine.engine import Engine

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from fly.errors import InvalidRequest
-from fly.messages import Role
-from fly.sequence import SequenceUpdate, TokenSequence
+from flyserve.core.errors import InvalidRequest
+from flyserve.core.messages import Role
+from flyserve.core.sequence import SequenceUpdate, TokenSequence
 from services.engine.base import ForwardInput, Replan
 from services.engine.sequence import EngineSequence
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner

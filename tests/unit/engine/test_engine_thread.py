@@ -6,9 +6,9 @@ from collections.abc import Awaitable
 
 import pytest
 
-from fly.errors import InternalError, NotReady
-from fly.messages import Open
-from fly.request import SamplingParams
+from flyserve.core.errors import InternalError, NotReady
+from flyserve.core.messages import Open
+from flyserve.core.request import SamplingParams
 from services.engine.base import ForwardInput, Job
 from services.engine.engine import Engine
 from services.engine.sequence import EngineSequence

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from fly.noise import BLOCK
-from fly.request import SamplingParams
+from flyserve.core.noise import BLOCK
+from flyserve.core.request import SamplingParams
 from services.engine.head.filters import Logits, log_total, lowest_kept
 from services.engine.head.logit_candidates import LogitCandidates
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from transformers import LlamaForCausalLM
 
-from fly.messages import Role
+from flyserve.core.messages import Role
 from services.engine.base import ForwardInput, Scores
 from services.engine.config import ModelConfig
 from services.engine.forward.torch_runner import load_runner

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fly.request import SamplingParams
+from flyserve.core.request import SamplingParams
 from services.engine.base import ForwardInput
 from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.fused import FusedForward

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch._C._distributed_c10d import HashStore
 
-from fly.errors import InternalError, ModelError, NotReady
-from fly.messages import ModelInfo, Role
+from flyserve.core.errors import InternalError, ModelError, NotReady
+from flyserve.core.messages import ModelInfo, Role
 from services.engine.config import ModelConfig, Sharding
 from services.engine.factory import build_engine
 from services.engine.forward.choice import choose_forward

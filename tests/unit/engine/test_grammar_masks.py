@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from fly.noise import BLOCK
-from fly.request import SamplingParams
-from fly.types import Coupling
+from flyserve.core.noise import BLOCK
+from flyserve.core.request import SamplingParams
+from flyserve.core.types import Coupling
 from services.common.grammars.follower import Mask
 from services.engine.base import ForwardInput
 from services.engine.head.grammar_masks import GrammarMasks, row_mask

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from fly.request import SamplingParams
-from fly.types import Coupling, EntropyEstimator
+from flyserve.core.request import SamplingParams
+from flyserve.core.types import Coupling, EntropyEstimator
 from services.engine.base import ForwardInput
 from services.engine.head.facts import normalized_entropy, top_k_entropy
 from services.engine.head.head import Head

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from fly.errors import ConfigError
-from fly.messages import Role
-from fly.request import SamplingParams
+from flyserve.core.errors import ConfigError
+from flyserve.core.messages import Role
+from flyserve.core.request import SamplingParams
 from services.common.config import parse
 from services.engine.base import ForwardInput
 from services.engine.config import Dtype, ModelConfig, Quantization

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fly.errors import NotReady
-from fly.messages import Role
+from flyserve.core.errors import NotReady
+from flyserve.core.messages import Role
 from services.engine.base import ForwardInput, Scores
 from services.engine.future import EngineFuture
 from services.engine.sequence import EngineSequence

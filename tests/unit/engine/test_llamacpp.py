@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from fly.blocks import BLOCK_TOKENS
-from fly.errors import ModelError
-from fly.messages import Role
-from fly.request import SamplingParams
+from flyserve.core.blocks import BLOCK_TOKENS
+from flyserve.core.errors import ModelError
+from flyserve.core.messages import Role
+from flyserve.core.request import SamplingParams
 from services.common.gguf import tokenizer
 from services.common.gguf.header import read_header
 from services.engine.base import ForwardInput, KvSlot

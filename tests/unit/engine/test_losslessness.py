@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from fly.noise import Floats, Ints
-from fly.presets import EXACT
-from fly.request import SamplingParams
-from fly.rule import decide
-from fly.types import Coupling, Evidence, Position, ResponseLimits, RuleState, SparseDistribution
+from flyserve.core.noise import Floats, Ints
+from flyserve.core.presets import EXACT
+from flyserve.core.request import SamplingParams
+from flyserve.core.rule import decide
+from flyserve.core.types import Coupling, Evidence, Position, ResponseLimits, RuleState, SparseDistribution
 from services.engine.head.candidates import FewCandidates
 from services.engine.head.sampler import DrawnToken, Sampler, SampleRequest
 

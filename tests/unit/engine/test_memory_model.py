@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fly.errors import InternalError, NotReady, Overloaded
-from fly.messages import Open
-from fly.request import SamplingParams
-from fly.sequence import SequenceUpdate, TokenSequence
+from flyserve.core.errors import InternalError, NotReady, Overloaded
+from flyserve.core.messages import Open
+from flyserve.core.request import SamplingParams
+from flyserve.core.sequence import SequenceUpdate, TokenSequence
 from services.engine.base import ForwardInput
 from services.engine.core import EngineCore
 from services.engine.future import EngineFuture

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fly.errors import ModelError
+from flyserve.core.errors import ModelError
 from services.common.token_map import num_token_ids, read_token_map, token_map_hash
 from services.engine.loading.folder import BackgroundFingerprint, fingerprint
 from services.engine.loading.model import load_model

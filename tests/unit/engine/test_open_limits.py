@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from fly.errors import InvalidRequest
-from fly.messages import Open
-from fly.request import SamplingParams
-from fly.types import Coupling
+from flyserve.core.errors import InvalidRequest
+from flyserve.core.messages import Open
+from flyserve.core.request import SamplingParams
+from flyserve.core.types import Coupling
 from services.engine.engine import check_open
 
 

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from fly.messages import Load, Open, Role
-from fly.sequence import SequenceMirror, TokenSequence
+from flyserve.core.messages import Load, Open, Role
+from flyserve.core.sequence import SequenceMirror, TokenSequence
 from services.engine.config import ModelSection
 from services.engine.engine import Engine
 from services.engine.simulation.clock_engine import ClockEngine

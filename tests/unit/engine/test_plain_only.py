@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from fly.clock import SystemClock
-from fly.errors import InvalidRequest
-from fly.messages import Extend, Open, Role, VerifyStep
-from fly.sequence import SequenceMirror, TokenSequence
+from flyserve.core.clock import SystemClock
+from flyserve.core.errors import InvalidRequest
+from flyserve.core.messages import Extend, Open, Role, VerifyStep
+from flyserve.core.sequence import SequenceMirror, TokenSequence
 from services.engine.base import ForwardInput, Scores
 from services.engine.simulation.clock_engine import ClockEngine
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.request import SamplingParams
+from flyserve.core.request import SamplingParams
 from services.engine.base import ForwardInput, KvAllocator
 from services.engine.memory.kv_cache import ContiguousKvCache
 from services.engine.sharding.plans import (

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from fly.messages import Open
-from fly.sequence import SequenceUpdate
+from flyserve.core.messages import Open
+from flyserve.core.sequence import SequenceUpdate
 from services.engine.base import Job, Scores
 from services.engine.engine import Engine
 from services.engine.sequence import EngineSequence

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.blocks import BLOCK_TOKENS, BlockChain
-from fly.sequence import common_length
+from flyserve.core.blocks import BLOCK_TOKENS, BlockChain
+from flyserve.core.sequence import common_length
 from services.engine.memory.prefix_cache import PrefixIndex
 
 IDS = st.lists(st.integers(0, 1), max_size=5 * BLOCK_TOKENS)

@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from fly.clock import SystemClock
-from fly.messages import Open, StepTimes
-from fly.sequence import SequenceUpdate, TokenSequence
+from flyserve.core.clock import SystemClock
+from flyserve.core.messages import Open, StepTimes
+from flyserve.core.sequence import SequenceUpdate, TokenSequence
 from services.engine.base import Scores
 from services.engine.config import ModelSection
 from services.engine.engine import Engine

@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from fly.noise import BLOCK, Domain, Floats, Words, noise_keys, token_noise
-from fly.types import SparseDistribution
+from flyserve.core.noise import BLOCK, Domain, Floats, Words, noise_keys, token_noise
+from flyserve.core.types import SparseDistribution
 from services.engine.head.noise import block_noise_maxima, block_noise_winners, key_tensor
 from services.engine.head.noise import token_noise as torch_noise
 from services.engine.head.race import Draws, Entrants, distributions_tensor, first_entrants, race

@@ -10,8 +10,8 @@ import torch
 from torch.nn.attention.bias import CausalBias
 from transformers import LlamaForCausalLM
 
-from fly.messages import Role
-from fly.request import SamplingParams
+from flyserve.core.messages import Role
+from flyserve.core.request import SamplingParams
 from services.engine.base import ForwardInput
 from services.engine.config import ModelConfig
 from services.engine.forward import choice as forward_choice

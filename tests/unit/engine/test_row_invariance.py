@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fly.errors import ConfigError, ModelError
-from fly.messages import Role
-from fly.request import SamplingParams
+from flyserve.core.errors import ConfigError, ModelError
+from flyserve.core.messages import Role
+from flyserve.core.request import SamplingParams
 from services.common.config import parse
 from services.engine.base import ForwardInput
 from services.engine.config import Dtype, ModelConfig, Quantization

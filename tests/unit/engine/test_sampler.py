@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from fly.request import SamplingParams
-from fly.types import Coupling, SparseDistribution
+from flyserve.core.request import SamplingParams
+from flyserve.core.types import Coupling, SparseDistribution
 from services.engine.base import ForwardInput, Scores
 from services.engine.head import head
 from services.engine.head.head import Head

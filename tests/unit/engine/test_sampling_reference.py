@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from fly.noise import BLOCK
-from fly.request import SamplingParams
-from fly.types import Coupling, SparseDistribution
+from flyserve.core.noise import BLOCK
+from flyserve.core.request import SamplingParams
+from flyserve.core.types import Coupling, SparseDistribution
 from services.engine.base import ForwardInput
 from services.engine.head.head import Head
 from tests.support.reference_sampling import reference_choice, reference_logits

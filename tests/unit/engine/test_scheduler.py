@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from fly.errors import InternalError
-from fly.request import SamplingParams
+from flyserve.core.errors import InternalError
+from flyserve.core.request import SamplingParams
 from services.engine.base import ForwardInput, Job, Replan, Scores
 from services.engine.scheduling.scheduler import (
     IDLE_PRIORITY,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from fly.errors import ModelError, NotReady
-from fly.request import SamplingParams
+from flyserve.core.errors import ModelError, NotReady
+from flyserve.core.request import SamplingParams
 from services.engine.base import ForwardInput, Job, RunnerLost, Scores
 from services.engine.config import Sharding
 from services.engine.forward.torch_runner import load_runner

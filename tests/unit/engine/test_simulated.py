@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from fly.messages import Open, Role
-from fly.request import SamplingParams
-from fly.sequence import SequenceUpdate
-from fly.types import Coupling, EntropyEstimator
+from flyserve.core.messages import Open, Role
+from flyserve.core.request import SamplingParams
+from flyserve.core.sequence import SequenceUpdate
+from flyserve.core.types import Coupling, EntropyEstimator
 from services.engine.sequence import EngineSequence
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fly.messages import Role
+from flyserve.core.messages import Role
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 from tests.support.core_driver import CoreDriver
 

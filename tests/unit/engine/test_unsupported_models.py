@@ -12,7 +12,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from fly.errors import ModelError
+from flyserve.core.errors import ModelError
 from services.engine.config import ModelConfig
 from services.engine.loading.architecture import check_config, context_length
 from services.engine.loading.model import load_model
@@ -71,7 +71,7 @@ def test_architectures_rejected_by_name(kind: str, reason: str) -> None:
 )
 def test_unsupported_attention_is_rejected(tmp_path: Path, kind: str, config: str, reason: str) -> None:
     """ALiBi, bidirectional attention, a window stored only in a buffer."""
-    from fly.messages import Role
+    from flyserve.core.messages import Role
     from services.engine.forward.torch_runner import load_runner
 
     sizes = {"vocab_size": 96, "hidden_size": 32, "num_layers": 2, "num_hidden_layers": 2}
@@ -248,7 +248,7 @@ def test_a_context_length_must_be_configured(length: Any) -> None:
 
 
 def test_weights_that_are_not_numbers_do_not_pass_the_check(folder: Path) -> None:
-    from fly.messages import Role
+    from flyserve.core.messages import Role
     from services.engine.forward.torch_runner import load_runner
 
     weights = load_file(folder / "model.safetensors")

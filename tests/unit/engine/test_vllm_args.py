@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from fly.errors import ConfigError
+from flyserve.core.errors import ConfigError
 from services.common.config import parse
 from services.drafter.config import VllmDrafterConfig
 from services.engine.config import VllmConfig

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fly.errors import ModelError
+from flyserve.core.errors import ModelError
 from services.common.config import parse
 from services.engine.vllm.hooks import _PLANS, _RUNNER, HooksV1, HooksV2, hooks_of
 from services.engine.vllm.library import load_library

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fly.errors import ModelError
-from fly.messages import ModelInfo, Role
-from fly.request import SamplingParams
+from flyserve.core.errors import ModelError
+from flyserve.core.messages import ModelInfo, Role
+from flyserve.core.request import SamplingParams
 from services.engine.base import ForwardInput, RunnerLost
 from services.engine.loading.steps_check import check_steps
 from services.engine.vllm.runner import VllmRunner

@@ -11,9 +11,9 @@ from google.protobuf import any_pb2, duration_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from protos.flyserve.v1 import common_pb2
-from protos.flyserve.v1 import generation_pb2 as pb
-from protos.flyserve.v1.generation_pb2_grpc import GenerationServicer, add_GenerationServicer_to_server
+from flyserve.v1 import common_pb2
+from flyserve.v1 import generation_pb2 as pb
+from flyserve.v1.generation_pb2_grpc import GenerationServicer, add_GenerationServicer_to_server
 
 TOKENS = (
     pb.Token(id=1, verdict=pb.VERDICT_EXACT, choice=1, entropy=0.5, text="the"),

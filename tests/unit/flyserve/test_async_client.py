@@ -3,8 +3,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from fly.errors import DeadlineExceeded, FlyServeError, InvalidRequest, NotReady
 from flyserve import AsyncClient
+from flyserve.core.errors import DeadlineExceeded, FlyServeError, InvalidRequest, NotReady
 from tests.unit.flyserve.fake_generation import FakeGeneration, fake_generation, rejected_address
 
 

@@ -5,14 +5,14 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from fly.messages import ModelInfo, Role
-from fly.presets import PRESETS
-from fly.request import DraftLength, SpeculationParams
-from fly.response import DeploymentInfo
-from fly.types import Mode
 from flyserve.cli import app
 from flyserve.cli.info import Status, view
 from flyserve.cli.show import to_plain
+from flyserve.core.messages import ModelInfo, Role
+from flyserve.core.presets import PRESETS
+from flyserve.core.request import DraftLength, SpeculationParams
+from flyserve.core.response import DeploymentInfo
+from flyserve.core.types import Mode
 from tests.unit.flyserve.fake_generation import FakeGeneration, fake_generation, rejected_address
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from fly.errors import FlyServeError, InvalidRequest, NotReady, Overloaded
-from fly.request import GenerateRequest
-from fly.types import Coupling, EntropyEstimator, FinishReason, Mode, TailPolicy, Verdict
 from flyserve import Client, DraftLength, SamplingParams, SpeculationParams, Token
-from protos.flyserve.v1 import generation_pb2 as pb
-from protos.wire.generation import request_from_wire
+from flyserve.core.errors import FlyServeError, InvalidRequest, NotReady, Overloaded
+from flyserve.core.request import GenerateRequest
+from flyserve.core.types import Coupling, EntropyEstimator, FinishReason, Mode, TailPolicy, Verdict
+from flyserve.v1 import generation_pb2 as pb
+from flyserve.wire.generation import request_from_wire
 from tests.unit.flyserve.fake_generation import STATISTICS, FakeGeneration, fake_generation, rejected_address
 
 
@@ -198,9 +198,9 @@ def test_importing_the_package_alone_loads_nothing_slow() -> None:
 def test_the_client_imports_nothing_of_the_system_but_the_protocol_and_the_core() -> None:
     code = "import sys; from flyserve import *; print(*sorted({name.split('.')[0] for name in sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    ours = {"fly", "flyserve", "protos", "router", "services", "orchestration", "benchmarks", "demo"}
+    ours = {"flyserve", "protos", "router", "services", "orchestration", "benchmarks", "demo"}
     unwanted = {"torch", "ray", "transformers", "pydantic", "typer", "rich", "numpy", "yaml", "grpc_status"}
-    assert set(loaded.stdout.split()) & (ours | unwanted) == {"fly", "flyserve", "protos"}
+    assert set(loaded.stdout.split()) & (ours | unwanted) == {"flyserve"}
 
 
 class InterruptedCall:

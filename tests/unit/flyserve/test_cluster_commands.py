@@ -11,12 +11,12 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from fly.errors import ConfigError
-from fly.messages import Load, Role
 from flyserve.cli import app
 from flyserve.cli.cluster import scaling
 from flyserve.cli.cluster.scaling import parse_tiers
 from flyserve.cli.cluster.status import is_complete, status_view
+from flyserve.core.errors import ConfigError
+from flyserve.core.messages import Load, Role
 from orchestration.control.autoscaler import AutoscalingStatus
 from orchestration.control.status import DeploymentStatus, ReplicaState, ReplicaStatus, TierStatus
 from orchestration.local.local_ray import find_local_deployment, publish_local_deployment

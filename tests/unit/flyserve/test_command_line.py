@@ -8,11 +8,11 @@ from threading import Thread
 import pytest
 from typer.testing import CliRunner, Result
 
-from fly.request import DraftLength, GenerateRequest, SamplingParams, SpeculationParams
-from fly.types import Coupling, Mode, TailPolicy
 from flyserve.cli import app
+from flyserve.core.request import DraftLength, GenerateRequest, SamplingParams, SpeculationParams
+from flyserve.core.types import Coupling, Mode, TailPolicy
+from flyserve.wire.generation import request_from_wire
 from orchestration.local.local_ray import publish_local_deployment
-from protos.wire.generation import request_from_wire
 from tests.unit.flyserve.fake_generation import FakeGeneration, fake_generation, rejected_address
 
 

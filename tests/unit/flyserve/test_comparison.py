@@ -4,7 +4,6 @@ from collections import Counter
 from rich.console import Console
 
 from demo.tasks import load_tasks
-from fly.response import Statistics
 from flyserve.bench.comparison import (
     BASELINE,
     SETTINGS,
@@ -17,6 +16,7 @@ from flyserve.bench.comparison import (
     rotated,
     summarize,
 )
+from flyserve.core.response import Statistics
 
 
 def measurement(problem: int, seconds: float, is_solved: bool = True, **figures: float) -> Measurement:

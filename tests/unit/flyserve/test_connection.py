@@ -7,9 +7,9 @@ import grpc
 import pytest
 import trustme
 
-from fly.errors import ConfigError, NotReady
 from flyserve import AsyncClient, Client, Tls
 from flyserve.connection import make_connection
+from flyserve.core.errors import ConfigError, NotReady
 from tests.unit.flyserve.fake_generation import fake_generation
 
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.errors import ConfigError, InvalidRequest
-from fly.request import ChatMessage
-from fly.response import TextToken
 from flyserve.bench.comparison import sent_prompt
 from flyserve.bench.tasks import Task, load_prompts
 from flyserve.client import Client
+from flyserve.core.errors import ConfigError, InvalidRequest
+from flyserve.core.request import ChatMessage
+from flyserve.core.response import TextToken
 
 
 class Templated(Client):

@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.errors import DeadlineExceeded, FlyServeError, InvalidRequest, NotReady, Overloaded, Unauthenticated
+from flyserve.core.errors import (
+    DeadlineExceeded,
+    FlyServeError,
+    InvalidRequest,
+    NotReady,
+    Overloaded,
+    Unauthenticated,
+)
 from flyserve.retries import RetryPolicy
 
 AWAY, SHARE = NotReady("away"), st.floats(0, 1)

@@ -9,10 +9,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from fly.errors import ModelError
-from fly.messages import Role
-from fly.version import VERSION
 from flyserve.cli import app
+from flyserve.core.errors import ModelError
+from flyserve.core.messages import Role
+from flyserve.core.version import VERSION
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import plan
 from orchestration.machine import serving

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fly.messages import Role
 from flyserve.cli.notes import mode_note, next_step
 from flyserve.cli.start_display import download_display, start_display
 from flyserve.cli.up import print_stopping, serve_until_interrupted
+from flyserve.core.messages import Role
+from flyserve.signals import stop_signals
 from orchestration.control.status import ReplicaState, ReplicaStatus
 from orchestration.deployment.file import Deployment
 from orchestration.local.runner import with_progress
 from services.common.config import parse
 from services.common.loading_progress import VARIABLE, loading_progress
-from services.common.signals import stop_signals
 
 
 def shown(is_terminal: bool, rows: list[ReplicaStatus]) -> str:

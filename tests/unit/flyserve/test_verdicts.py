@@ -4,9 +4,9 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from fly.response import Chunk
-from fly.types import Token, Verdict
 from flyserve.cli.show import STYLES, Colouring, legend
+from flyserve.core.response import Chunk
+from flyserve.core.types import Token, Verdict
 
 
 def chunk(text: str, *tokens: tuple[str, Verdict]) -> Chunk:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fly.errors import InvalidRequest
-from fly.grammar import Grammar, GrammarKind
+from flyserve.core.errors import InvalidRequest
+from flyserve.core.grammar import Grammar, GrammarKind
 from router.config import LimitsConfig
 from router.requests.grammars import Grammars
 from services.common.grammars.host import HostedGrammar

@@ -6,9 +6,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fly.presets import PRESETS
-from fly.speculation import Speculation
-from fly.types import Evidence, FinishReason, FlyRule, Position, ResponseLimits, TailPolicy, Verdict
+from flyserve.core.presets import PRESETS
+from flyserve.core.speculation import Speculation
+from flyserve.core.types import Evidence, FinishReason, FlyRule, Position, ResponseLimits, TailPolicy, Verdict
 from services.common.grammars.follower import is_allowed
 from tests.support.grammars import END, allowed, follower
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from fly.errors import Overloaded
+from flyserve.core.errors import Overloaded
 from services.common.grammars.turns import Turns
 
 

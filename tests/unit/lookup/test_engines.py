@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from fly.messages import Draft, DraftStep, Open, Role
-from fly.request import SamplingParams
-from fly.sequence import SequenceMirror, SequenceUpdate, TokenSequence
-from fly.types import Coupling
+from flyserve.core.messages import Draft, DraftStep, Open, Role
+from flyserve.core.request import SamplingParams
+from flyserve.core.sequence import SequenceMirror, SequenceUpdate, TokenSequence
+from flyserve.core.types import Coupling
 from services.lookup.config import LOOKUPS, NgramConfig, SuffixConfig
 from services.lookup.engines import ProposalEngine, build_engine
 from services.lookup.index.budget import IndexBudget

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.sequence import common_length
+from flyserve.core.sequence import common_length
 from services.lookup.index.prediction import PredictionLookup
 
 PROMPT = [900, 901, 902]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.errors import ConfigError
+from flyserve.core.errors import ConfigError
 from orchestration.machine.layout import Demand, divide
 from services.common.machine.gpus import Gpu
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from fly.errors import ConfigError
-from fly.messages import ForwardCosts, Role
+from flyserve.core.errors import ConfigError
+from flyserve.core.messages import ForwardCosts, Role
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import plan
 from orchestration.deployment.tiers import ModelTier

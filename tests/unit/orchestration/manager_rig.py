@@ -5,17 +5,17 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
-from fly.clock import SystemClock
-from fly.messages import Load, ModelInfo, Role
+from flyserve.core.clock import SystemClock
+from flyserve.core.messages import Load, ModelInfo, Role
+from flyserve.v1 import common_pb2
+from flyserve.v1.target_pb2_grpc import TargetServicer, add_TargetServicer_to_server
+from flyserve.wire.streams import info_to_wire
 from orchestration.control.deployment_manager import DeploymentManager
 from orchestration.control.fleet import InstanceHandle, InstanceLost
 from orchestration.control.instances import Instance, InstanceKey, Node
 from orchestration.control.status import ReplicaState, ReplicaStatus
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import ACTORS
-from protos.flyserve.v1 import common_pb2
-from protos.flyserve.v1.target_pb2_grpc import TargetServicer, add_TargetServicer_to_server
-from protos.wire.streams import info_to_wire
 from services.common.config import parse
 from services.common.host import Host, Service
 

@@ -1,6 +1,6 @@
 """Desired replicas, and instances that a test moves from phase to phase, without a manager."""
 
-from fly.messages import Role
+from flyserve.core.messages import Role
 from orchestration.control.cluster_state import ClusterState
 from orchestration.control.instances import Phase
 from orchestration.control.reconciler import Action, apply, decide

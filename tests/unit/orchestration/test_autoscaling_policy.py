@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fly.errors import ConfigError
+from flyserve.core.errors import ConfigError
 from orchestration.control.autoscaler import (
     Demand,
     DemandHistory,

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from fly.errors import ConfigError
-from fly.presets import PRESETS
-from fly.types import TailPolicy
+from flyserve.core.errors import ConfigError
+from flyserve.core.presets import PRESETS
+from flyserve.core.types import TailPolicy
 from orchestration.deployment.file import APPLICATION_ROOT, load_deployment
 from orchestration.deployment.plan import plan, router_config
 from orchestration.deployment.tiers import BuiltinDrafter, ModelTier

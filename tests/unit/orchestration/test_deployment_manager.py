@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fly.errors import ConfigError, NotReady
-from fly.messages import Role
+from flyserve.core.errors import ConfigError, NotReady
+from flyserve.core.messages import Role
 from orchestration.control.fleet import InstanceRejected, InstanceUnavailable
 from orchestration.control.status import ReplicaState
 from orchestration.deployment.file import Deployment

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from fly.errors import ConfigError
-from fly.messages import Load, Role
+from flyserve.core.errors import ConfigError
+from flyserve.core.messages import Load, Role
 from orchestration.control.status import ReplicaState
 from orchestration.deployment.file import Deployment
 from tests.unit.orchestration.manager_rig import FILE, Scene, deployment

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fly.errors import ConfigError
+from flyserve.core.errors import ConfigError
 from orchestration.deployment.diff import changes, require_possible
 from orchestration.deployment.file import Deployment, load_deployment
 from orchestration.deployment.plan import plan, router_config

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from fly.errors import ConfigError
-from fly.messages import Role
+from flyserve.core.errors import ConfigError
+from flyserve.core.messages import Role
 from orchestration.deployment.file import (
     ControllerConfig,
     Deployment,

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from fly.errors import ConfigError, NotReady
+from flyserve.core.errors import ConfigError, NotReady
 from orchestration.ray.jobs import apply_as_job
 
 

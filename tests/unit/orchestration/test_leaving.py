@@ -2,7 +2,7 @@
 
 import pytest
 
-from fly.errors import NotReady
+from flyserve.core.errors import NotReady
 from orchestration.ray.leaving import follow_leaving
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import ray
 
-from fly.errors import NotReady
+from flyserve.core.errors import NotReady
 from orchestration.local.local_ray import local_ray, temporary_folder
 
 

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from fly.errors import ConfigError
-from fly.messages import Role
+from flyserve.core.errors import ConfigError
+from flyserve.core.messages import Role
 from orchestration.control.instances import Instance, Node
 from orchestration.control.placement import choose_node, require_room, shortage
 from orchestration.deployment.plan import ReplicaSpec, plan

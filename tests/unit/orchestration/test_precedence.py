@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from fly.messages import Role
+from flyserve.core.messages import Role
 from orchestration.control import status
 from orchestration.control.instances import InstanceKey
 from orchestration.control.reconciler import Start, Stop

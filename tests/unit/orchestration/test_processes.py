@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fly.errors import NotReady
+from flyserve.core.errors import NotReady
 from orchestration.local.processes import ServiceProcess, StopSignals, service_process
 from orchestration.local.supervisor import RestartLimit, SupervisedService
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from fly.errors import ConfigError
-from fly.messages import Role
+from flyserve.core.errors import ConfigError
+from flyserve.core.messages import Role
 from orchestration.control.instances import InstanceKey, Phase
 from orchestration.control.reconciler import UNREACHABLE_S, Drain, Start, Stop
 from orchestration.control.state_store import PersistedState, from_document, to_document

@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fly.endpoints import Endpoint
-from fly.messages import Load, Role
+from flyserve.core.endpoints import Endpoint
+from flyserve.core.messages import Load, Role
 from orchestration.control.cluster_state import ClusterState
 from orchestration.control.instances import Instance, InstanceKey, Phase
 from orchestration.control.reconciler import Drain, Start, apply, decide

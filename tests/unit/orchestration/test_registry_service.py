@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator, Callable
 import grpc
 import pytest
 
-from fly.endpoints import Endpoint
-from fly.messages import Role
+from flyserve.core.endpoints import Endpoint
+from flyserve.core.messages import Role
+from flyserve.v1 import common_pb2, registry_pb2
+from flyserve.v1.registry_pb2_grpc import RegistryStub
 from orchestration.control.registry import Registry, registry_service
-from protos.flyserve.v1 import common_pb2, registry_pb2
-from protos.flyserve.v1.registry_pb2_grpc import RegistryStub
 from router.admission.load_reporter import LoadReporter
 from services.common.channel import open_channel
 from services.common.host import Host

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fly.errors import ConfigError, NotReady
+from flyserve.core.errors import ConfigError, NotReady
 from orchestration.release.commands import CommandFailed, Installed, Release
 from orchestration.release.upgrade import upgrade
 from orchestration.release.values import Values

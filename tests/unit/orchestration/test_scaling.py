@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fly.messages import Load, Role
+from flyserve.core.messages import Load, Role
 from orchestration.control.autoscaler import Demand, tier_demand
 from orchestration.control.instances import Instance, Phase
 from orchestration.control.placement import choose_members

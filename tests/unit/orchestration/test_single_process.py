@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from fly.errors import ConfigError, ModelError, NotReady
-from fly.messages import Role
-from fly.response import Chunk
 from flyserve import Client, SamplingParams
+from flyserve.core.errors import ConfigError, ModelError, NotReady
+from flyserve.core.messages import Role
+from flyserve.core.response import Chunk
 from flyserve.received import StreamBroken
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import ACTORS

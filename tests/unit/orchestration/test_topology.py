@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from fly.errors import ConfigError
-from fly.messages import Role
+from flyserve.core.errors import ConfigError
+from flyserve.core.messages import Role
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import LOOKUP_DRAFTER, ReplicaSpec, plan, total_cpus
 from services.common.config import parse

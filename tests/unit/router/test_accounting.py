@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.response import Chunk, Round
+from flyserve.core.response import Chunk, Round
 from router.http.accounting import AcceptedDrafts, Accounting
 
 

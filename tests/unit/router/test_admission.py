@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.errors import DeadlineExceeded, Overloaded
+from flyserve.core.errors import DeadlineExceeded, Overloaded
 from router.admission.admission import Admission
 from router.admission.fair_queue import FairQueue
 from router.admission.slots import Slots

@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.errors import ConfigError, Unauthenticated
+from flyserve.core.errors import ConfigError, Unauthenticated
 from router.security.keys import Caller, Keys, issue_key
 
 

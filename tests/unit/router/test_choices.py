@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from fly.errors import DeadlineExceeded
-from fly.response import Chunk
+from flyserve.core.errors import DeadlineExceeded
+from flyserve.core.response import Chunk
 from router.generation.choices import serialized, with_write_timeout
 
 

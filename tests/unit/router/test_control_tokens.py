@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken
 
-from fly.errors import InvalidRequest
+from flyserve.core.errors import InvalidRequest
 from router.config import LimitsConfig, RouterSection
 from router.http.chat import ChatRequest
 from router.http.messages import conversation_of

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fly.endpoints import Endpoint
-from fly.messages import Load, ModelInfo, Role
+from flyserve.core.endpoints import Endpoint
+from flyserve.core.messages import Load, ModelInfo, Role
 from router.policies import create_policy
 from router.policies.request_key import RequestKey, request_key
 from router.replicas.acceptance import Acceptance, AcceptanceState

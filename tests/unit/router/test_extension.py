@@ -1,8 +1,8 @@
 """The number of tokens that the target decodes in one step without drafts."""
 
-from fly.messages import ForwardCosts, StepTimes
-from fly.round_record import RoundRecord
-from fly.types import Decision
+from flyserve.core.messages import ForwardCosts, StepTimes
+from flyserve.core.round_record import RoundRecord
+from flyserve.core.types import Decision
 from router.generation.extension import ExtensionLength
 
 

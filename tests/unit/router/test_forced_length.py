@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.grammar import ArgumentsSchema, Grammar, GrammarKind
+from flyserve.core.grammar import ArgumentsSchema, Grammar, GrammarKind
 from router.requests.forced_length import forced_length
 
 

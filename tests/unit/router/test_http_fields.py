@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fly.errors import ConfigError, InvalidRequest
-from fly.request import SamplingParams
+from flyserve.core.errors import ConfigError, InvalidRequest
+from flyserve.core.request import SamplingParams
 from router.config import LimitsConfig
 from router.http.chat import ChatRequest
 from router.http.completions import CompletionRequest

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.messages import Draft, StepTimes
-from fly.round_record import ArrivedDraft, DraftOrigin, RoundRecord
-from fly.types import Decision, SparseDistribution
+from flyserve.core.messages import Draft, StepTimes
+from flyserve.core.round_record import ArrivedDraft, DraftOrigin, RoundRecord
+from flyserve.core.types import Decision, SparseDistribution
 from router.generation.drafts.drafter_session import cut_draft
 from router.generation.drafts.patience import Patience
 

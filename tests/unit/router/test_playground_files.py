@@ -8,7 +8,7 @@ from shutil import copytree, ignore_patterns
 import pytest
 
 from demo.tasks import load_tasks
-from fly.presets import PRESETS
+from flyserve.core.presets import PRESETS
 from router.config import RouterConfig
 from router.http.playground import routes
 from router.model_files import ModelFiles, read_model

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.errors import InvalidRequest, Overloaded
+from flyserve.core.errors import InvalidRequest, Overloaded
 from router.security.keys import ANONYMOUS, Caller
 from router.security.quotas import ByteLimits, HoldBytes, Quotas
 from tests.support.clock import VirtualClock

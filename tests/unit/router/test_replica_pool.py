@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fly.endpoints import Endpoint
-from fly.messages import Load, ModelInfo, Role
+from flyserve.core.endpoints import Endpoint
+from flyserve.core.messages import Load, ModelInfo, Role
 from router.policies import create_policy
 from router.replicas.breaker import Breaker
 from router.replicas.pools import Replica, ReplicaPool, any_replica

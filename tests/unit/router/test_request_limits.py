@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from fly.errors import MOST_VIOLATIONS, FieldViolation, InvalidRequest, cut, refuse
-from fly.request import GenerateRequest
-from protos.flyserve.v1 import generation_pb2 as pb
-from protos.wire.status import to_status
+from flyserve.core.errors import MOST_VIOLATIONS, FieldViolation, InvalidRequest, cut, refuse
+from flyserve.core.request import GenerateRequest
+from flyserve.v1 import generation_pb2 as pb
+from flyserve.wire.status import to_status
 from router.config import LimitsConfig
 from router.cost import returned_values
 from router.http.chat import ChatRequest

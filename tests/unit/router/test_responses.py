@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.grammar import Grammar, GrammarKind
-from fly.request import SamplingParams
-from fly.types import Mode
+from flyserve.core.grammar import Grammar, GrammarKind
+from flyserve.core.request import SamplingParams
+from flyserve.core.types import Mode
 from router.config import LimitsConfig
 from router.http.parsing import parse
 from router.http.responses.conversion import asked_tools, chat_options, conversation_of

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor import Descriptor
 
-from fly import messages
-from fly.endpoints import Endpoint, Snapshot
-from fly.errors import InvalidRequest
-from fly.messages import ModelInfo, Role
-from fly.request import (
+from flyserve.core import messages
+from flyserve.core.endpoints import Endpoint, Snapshot
+from flyserve.core.errors import InvalidRequest
+from flyserve.core.messages import ModelInfo, Role
+from flyserve.core.request import (
     ChatMessage,
     DraftLength,
     GenerateRequest,
@@ -21,7 +21,7 @@ from fly.request import (
     SamplingParams,
     SpeculationParams,
 )
-from fly.response import (
+from flyserve.core.response import (
     Choice,
     Chunk,
     DeploymentInfo,
@@ -32,8 +32,8 @@ from fly.response import (
     TextToken,
     join_chunks,
 )
-from fly.sequence import StaleReason
-from fly.types import (
+from flyserve.core.sequence import StaleReason
+from flyserve.core.types import (
     Coupling,
     EntropyEstimator,
     FinishReason,
@@ -46,11 +46,11 @@ from fly.types import (
     Token,
     Verdict,
 )
-from protos.flyserve.v1 import common_pb2, registry_pb2
-from protos.flyserve.v1 import generation_pb2 as pb
-from protos.wire.codec import decode, encode
-from protos.wire.enums import numbers
-from protos.wire.generation import (
+from flyserve.v1 import common_pb2, registry_pb2
+from flyserve.v1 import generation_pb2 as pb
+from flyserve.wire.codec import decode, encode
+from flyserve.wire.enums import numbers
+from flyserve.wire.generation import (
     chunk_from_wire,
     chunk_to_wire,
     deployment_from_wire,

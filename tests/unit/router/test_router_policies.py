@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.blocks import BLOCK_TOKENS
+from flyserve.core.blocks import BLOCK_TOKENS
 from router.policies import POLICIES, create_policy
 from router.policies.base import Policy
 from router.policies.prefix_affinity import LOAD_FACTOR, load_bound

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fly.errors import ModelError
+from flyserve.core.errors import ModelError
 from router.text.tokenizer import Tokenizer
 from tests.contract.fakes import save_tokenizer
 

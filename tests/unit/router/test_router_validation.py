@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from fly.errors import ConfigError, InvalidRequest
-from fly.messages import ModelInfo, Role
-from fly.presets import DEFAULT_PRESET, EXACT, PRESETS
-from fly.request import DraftLength, GenerateRequest, SamplingParams, SpeculationParams
-from fly.speculation import Speculation
-from fly.types import Coupling, EntropyEstimator, Mode, ResponseLimits, TailPolicy
+from flyserve.core.errors import ConfigError, InvalidRequest
+from flyserve.core.messages import ModelInfo, Role
+from flyserve.core.presets import DEFAULT_PRESET, EXACT, PRESETS
+from flyserve.core.request import DraftLength, GenerateRequest, SamplingParams, SpeculationParams
+from flyserve.core.speculation import Speculation
+from flyserve.core.types import Coupling, EntropyEstimator, Mode, ResponseLimits, TailPolicy
 from router.config import RouterConfig
 from router.requests.planning import fly_rule, plan_speculation
 from router.requests.request import PreparedRequest

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from fly.grammar import Grammar, GrammarKind
-from fly.markers import THINK
+from flyserve.core.grammar import Grammar, GrammarKind
+from flyserve.core.markers import THINK
 from router.requests.grammars import library_form
 from router.tools.families import PARSERS, ToolFamily
 from router.tools.grammar import OfferedTools, after_reasoning, grammar_of, limits_reasoning

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.markers import MISTRAL_THINK, THINK
+from flyserve.core.markers import MISTRAL_THINK, THINK
 from router.text.stop_strings import StopStrings
 from router.tools.families import PARSERS, ReasoningFamily, ToolFamily, reasoning_markers, tool_parser
 from router.tools.message import Message, MessageFormat

@@ -1,6 +1,6 @@
 import pytest
 
-from fly.errors import ConfigError
+from flyserve.core.errors import ConfigError
 from services.common.addresses import interface_towards
 
 

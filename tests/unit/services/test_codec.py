@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.errors import InvalidRequest
-from fly.messages import (
+from flyserve.core.errors import InvalidRequest
+from flyserve.core.messages import (
     Close,
     Draft,
     DraftStep,
@@ -19,11 +19,11 @@ from fly.messages import (
     Verification,
     VerifyStep,
 )
-from fly.request import SamplingParams
-from fly.sequence import SequenceUpdate
-from fly.types import Coupling, EntropyEstimator, PositionLogprobs, SparseDistribution
-from protos.flyserve.v1 import common_pb2, drafter_pb2, target_pb2
-from protos.wire.streams import (
+from flyserve.core.request import SamplingParams
+from flyserve.core.sequence import SequenceUpdate
+from flyserve.core.types import Coupling, EntropyEstimator, PositionLogprobs, SparseDistribution
+from flyserve.v1 import common_pb2, drafter_pb2, target_pb2
+from flyserve.wire.streams import (
     draft_request_from_wire,
     draft_request_to_wire,
     draft_response_from_wire,

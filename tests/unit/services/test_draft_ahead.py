@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fly.comparison import Comparison
-from fly.messages import Draft, DraftStep, Open, Role
-from fly.request import SamplingParams
-from fly.sequence import SequenceMirror, TokenSequence, common_length
-from fly.types import Coupling
+from flyserve.core.comparison import Comparison
+from flyserve.core.messages import Draft, DraftStep, Open, Role
+from flyserve.core.request import SamplingParams
+from flyserve.core.sequence import SequenceMirror, TokenSequence, common_length
+from flyserve.core.types import Coupling
 from services.drafter.ahead import DraftingLimits
 from services.drafter.drafting import SubDrafterSession
 from services.drafter.session import DraftSession

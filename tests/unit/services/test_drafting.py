@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.errors import InvalidRequest
-from fly.messages import Open, Role
-from fly.request import SamplingParams
-from fly.sequence import SequenceUpdate, common_length
-from fly.types import Coupling
+from flyserve.core.errors import InvalidRequest
+from flyserve.core.messages import Open, Role
+from flyserve.core.request import SamplingParams
+from flyserve.core.sequence import SequenceUpdate, common_length
+from flyserve.core.types import Coupling
 from services.drafter.drafting import Drafting, DraftResult, Proposer
 from services.engine.base import ForwardInput, Job, Scores
 from services.engine.sequence import EngineSequence

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
-from fly.endpoints import Endpoint, Snapshot
-from fly.messages import Role
+from flyserve.core.endpoints import Endpoint, Snapshot
+from flyserve.core.messages import Role
 from services.common.endpoint_sources import (
     RESOLVE_INTERVAL_S,
     ListedEndpointSource,

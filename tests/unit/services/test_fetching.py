@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from fly.errors import ConfigError, ModelError, NotReady
+from flyserve.core.errors import ConfigError, ModelError, NotReady
 from services.common.fetching.fetch import canonical_name, fetch_model, source_of, wait_until_filled
 from services.common.fetching.manifest import MANIFEST, Manifest
 from tests.support.fake_hub import FakeHub, fake_hub

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.errors import ModelError
+from flyserve.core.errors import ModelError
 from router.text.chat_template import ChatTemplate
 from router.text.tokenizer import Tokenizer, sampling_defaults
 from services.common.gguf.header import gguf_parts, read_header

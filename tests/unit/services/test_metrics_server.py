@@ -5,7 +5,7 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client import CollectorRegistry
 
-from fly.errors import ConfigError
+from flyserve.core.errors import ConfigError
 from services.common.telemetry.process import MetricsServer
 
 

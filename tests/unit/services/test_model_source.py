@@ -6,7 +6,7 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub.utils import filter_repo_objects
 
-from fly.errors import ModelError
+from flyserve.core.errors import ModelError
 from services.common.model_source import EXCLUDED_FILES, TEXT_FILES, WEIGHT_FILES, is_hub_id, model_folder
 
 COMMIT = "a" * 40

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from fly.clock import SystemClock
-from fly.errors import InvalidRequest, Overloaded
-from fly.limits import MOST_PRIORITY
-from fly.messages import DraftStep, Open, Role
-from fly.sequence import SequenceUpdate
+from flyserve.core.clock import SystemClock
+from flyserve.core.errors import InvalidRequest, Overloaded
+from flyserve.core.limits import MOST_PRIORITY
+from flyserve.core.messages import DraftStep, Open, Role
+from flyserve.core.sequence import SequenceUpdate
 from services.common.config import parse
 from services.drafter.ahead import DraftingLimits
 from services.drafter.builtin import BuiltinDrafter

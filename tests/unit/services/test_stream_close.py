@@ -5,10 +5,10 @@ from typing import Any
 import grpc
 import pytest
 
-from fly.messages import Open, Verification, VerifyStep
-from fly.sequence import TokenSequence
-from protos.flyserve.v1 import target_pb2
-from protos.wire.streams import verify_request_to_wire, verify_response_from_wire, verify_response_to_wire
+from flyserve.core.messages import Open, Verification, VerifyStep
+from flyserve.core.sequence import TokenSequence
+from flyserve.v1 import target_pb2
+from flyserve.wire.streams import verify_request_to_wire, verify_response_from_wire, verify_response_to_wire
 from services.common.streams import SequenceStream
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
-from fly.errors import ModelError
+from flyserve.core.errors import ModelError
 from services.drafter.vocabulary.mapping import VocabularyMap
 from services.drafter.vocabulary.spelling import LOOKBACK, complete_length
 from services.drafter.vocabulary.streams import TokenStreams

@@ -1,0 +1,1 @@
+"""Conversions between the messages of the protos and the types of `flyserve.core`, errors included."""

@@ -1,1 +1,0 @@
-"""The wire contract: protobuf definitions with their generated stubs beside them."""

@@ -1,1 +1,0 @@
-"""The protobuf package `flyserve`."""
