@@ -7,10 +7,11 @@ from typing import Any, ClassVar, Self, Unpack
 
 import grpc
 
-from flyserve.client_base import ClientCore, Prompt, RequestOptions, StreamCore, make_request
+from flyserve.client_base import ClientCore, StreamCore
 from flyserve.core.errors import FlyServeError, NotReady
 from flyserve.core.request import ChatMessage, SamplingParams, SpeculationParams
 from flyserve.core.response import Chunk, DeploymentInfo, Response, TextToken
+from flyserve.requests import Messages, Prompt, RequestOptions, conversation, make_request
 from flyserve.v1 import common_pb2, generation_pb2
 from flyserve.wire.generation import (
     deployment_from_wire,
@@ -43,7 +44,7 @@ class AsyncStream(StreamCore, AsyncIterator[Chunk]):
             while not self._closed.is_set():
                 wire, fault = await self._read()
                 if wire is not None:
-                    self._client.answered(self._policy)
+                    self._client._answered(self._policy)
                     return self._received.take(wire)
                 if self._received.is_finished or self._closed.is_set():
                     break
@@ -64,7 +65,7 @@ class AsyncStream(StreamCore, AsyncIterator[Chunk]):
                 return wire, None
             fault: FlyServeError = NotReady("the stream ended before the response did")
         except grpc.RpcError as error:
-            fault = self._client.error(error, self._policy)
+            fault = self._client._error(error, self._policy)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if not self._closed.is_set() or (task is not None and task.cancelling()):
@@ -102,12 +103,45 @@ class AsyncClient(ClientCore[AsyncStream]):
         **options: Unpack[RequestOptions],
     ) -> Response:
         """Generate a whole response; arguments and errors are those of `Client.generate`."""
-        request = make_request(prompt, max_new_tokens, sampling, speculation, **options)
+        request = make_request("AsyncClient.generate", prompt, max_new_tokens, sampling, speculation, options)
         return response_from_wire(
             await self._call(
                 lambda stub: stub.Generate, request_to_wire(request), timeout_s, request.request_id
             )
         )
+
+    async def chat(
+        self,
+        messages: Messages,
+        max_new_tokens: int | None = None,
+        sampling: SamplingParams | None = None,
+        speculation: SpeculationParams | None = None,
+        *,
+        timeout_s: float | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Response:
+        """Answer a conversation; arguments and errors are those of `Client.chat`."""
+        make_request("AsyncClient.chat", "", max_new_tokens, sampling, speculation, options)
+        prompt, left_s = await self._template(messages, timeout_s)
+        return await self.generate(prompt, max_new_tokens, sampling, speculation, timeout_s=left_s, **options)
+
+    async def stream_chat(
+        self,
+        messages: Messages,
+        max_new_tokens: int | None = None,
+        sampling: SamplingParams | None = None,
+        speculation: SpeculationParams | None = None,
+        *,
+        timeout_s: float | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> AsyncStream:
+        """Stream the answer to a conversation, as in `async for chunk in await client.stream_chat(...)`.
+
+        Arguments and errors are those of `Client.stream_chat`.
+        """
+        make_request("AsyncClient.stream_chat", "", max_new_tokens, sampling, speculation, options)
+        prompt, left_s = await self._template(messages, timeout_s)
+        return self.stream(prompt, max_new_tokens, sampling, speculation, timeout_s=left_s, **options)
 
     async def info(self, timeout_s: float | None = None) -> DeploymentInfo:
         """Return the models, defaults and limits of the deployment; raises what `Client.info` raises."""
@@ -123,18 +157,24 @@ class AsyncClient(ClientCore[AsyncStream]):
             await self._call(lambda stub: stub.Tokenize, tokenize_to_wire(text), timeout_s)
         )
 
+    async def _template(self, messages: Messages, timeout_s: float | None) -> tuple[list[int], float | None]:
+        """Return the prompt of a conversation, and the seconds that are left."""
+        begun = time.monotonic()
+        prompt = [token.id for token in await self.tokenize(conversation(messages), timeout_s)]
+        return prompt, None if timeout_s is None else timeout_s - (time.monotonic() - begun)
+
     async def _call(
         self, method: Callable[[Any], Any], request: Any, timeout_s: float | None, request_id: str = ""
     ) -> Any:
-        policy = self.begin(timeout_s)
+        policy = self._begin(timeout_s)
         while True:
             try:
-                answer = await method(self.stub(policy.place))(
-                    request, **self.call_options(policy, request_id)
+                answer = await method(self._stub(policy.place))(
+                    request, **self._call_options(policy, request_id)
                 )
             except grpc.RpcError as error:
-                wait_s = policy.next_delay_s(self.error(error, policy), time.monotonic())
+                fault = self._error(error, policy)
             else:
-                self.answered(policy)
+                self._answered(policy)
                 return answer
-            await asyncio.sleep(wait_s)
+            await asyncio.sleep(policy.next_delay_s(fault, time.monotonic()))

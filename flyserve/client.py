@@ -6,10 +6,11 @@ from typing import Any, ClassVar, Self, Unpack
 
 import grpc
 
-from flyserve.client_base import ClientCore, Prompt, RequestOptions, StreamCore, make_request
+from flyserve.client_base import ClientCore, StreamCore
 from flyserve.core.errors import FlyServeError, NotReady
 from flyserve.core.request import ChatMessage, SamplingParams, SpeculationParams
 from flyserve.core.response import Chunk, DeploymentInfo, Response, TextToken
+from flyserve.requests import Messages, Prompt, RequestOptions, conversation, make_request
 from flyserve.v1 import common_pb2, generation_pb2
 from flyserve.wire.generation import (
     deployment_from_wire,
@@ -43,7 +44,7 @@ class Stream(StreamCore, Iterator[Chunk]):
             while not self._closed.is_set():
                 wire, fault = self._read()
                 if wire is not None:
-                    self._client.answered(self._policy)
+                    self._client._answered(self._policy)
                     return self._received.take(wire)
                 if self._received.is_finished or self._closed.is_set():
                     break
@@ -63,7 +64,7 @@ class Stream(StreamCore, Iterator[Chunk]):
         except StopIteration:
             fault: FlyServeError = NotReady("the stream ended before the response did")
         except grpc.RpcError as error:
-            fault = self._client.error(error, self._policy)
+            fault = self._client._error(error, self._policy)
         except RuntimeError as error:
             # NOTE: if a signal arrives while gRPC waits for its own lock, leaving that fails and hides it.
             if isinstance(error.__context__, KeyboardInterrupt | SystemExit):
@@ -104,12 +105,13 @@ class Client(ClientCore[Stream]):
 
         Args:
             prompt: Text, or token ids.
-            max_new_tokens: None takes the deployment's default.
+            max_new_tokens: Most new tokens; None takes the deployment's default.
             sampling: None is greedy.
             speculation: None takes the deployment's default.
             timeout_s: Seconds after which the call is cancelled everywhere; retries and their delays
-                included.
-            options: Other fields of a request, see `RequestOptions`.
+                included. None is no limit.
+            options: Other fields of a request, as in `temperature=0.7`, `mode="exact"`, `stop="END"`: see
+                `RequestOptions`.
 
         Raises:
             InvalidRequest: A value is invalid for every server, or this server rejected it.
@@ -119,10 +121,52 @@ class Client(ClientCore[Stream]):
             DeadlineExceeded: `timeout_s` has passed.
             FlyServeError: The server reported another error.
         """
-        request = make_request(prompt, max_new_tokens, sampling, speculation, **options)
+        request = make_request("Client.generate", prompt, max_new_tokens, sampling, speculation, options)
         return response_from_wire(
             self._call(lambda stub: stub.Generate, request_to_wire(request), timeout_s, request.request_id)
         )
+
+    def chat(
+        self,
+        messages: Messages,
+        max_new_tokens: int | None = None,
+        sampling: SamplingParams | None = None,
+        speculation: SpeculationParams | None = None,
+        *,
+        timeout_s: float | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Response:
+        """Answer a conversation, which the chat template of the model turns into a prompt.
+
+        Args:
+            messages: Messages with `role` and `content`, or the text of a single one of the user.
+            max_new_tokens: As in `generate`, which has the other arguments and errors, too.
+            sampling: As in `generate`.
+            speculation: As in `generate`.
+            timeout_s: As in `generate`.
+            options: As in `generate`.
+
+        Raises:
+            InvalidRequest: The chat template is missing, or rejects the messages; and as `generate`.
+        """
+        make_request("Client.chat", "", max_new_tokens, sampling, speculation, options)
+        prompt, left_s = self._template(messages, timeout_s)
+        return self.generate(prompt, max_new_tokens, sampling, speculation, timeout_s=left_s, **options)
+
+    def stream_chat(
+        self,
+        messages: Messages,
+        max_new_tokens: int | None = None,
+        sampling: SamplingParams | None = None,
+        speculation: SpeculationParams | None = None,
+        *,
+        timeout_s: float | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Stream:
+        """Stream the answer to a conversation; arguments as in `chat`, errors as in `chat` and `stream`."""
+        make_request("Client.stream_chat", "", max_new_tokens, sampling, speculation, options)
+        prompt, left_s = self._template(messages, timeout_s)
+        return self.stream(prompt, max_new_tokens, sampling, speculation, timeout_s=left_s, **options)
 
     def info(self, timeout_s: float | None = None) -> DeploymentInfo:
         """Return the models, defaults and limits; raises FlyServeError if nothing is served at present."""
@@ -140,16 +184,22 @@ class Client(ClientCore[Stream]):
         request = tokenize_to_wire(text)
         return text_tokens_from_wire(self._call(lambda stub: stub.Tokenize, request, timeout_s))
 
+    def _template(self, messages: Messages, timeout_s: float | None) -> tuple[list[int], float | None]:
+        """Return the prompt of a conversation, and the seconds that are left."""
+        begun = time.monotonic()
+        prompt = [token.id for token in self.tokenize(conversation(messages), timeout_s)]
+        return prompt, None if timeout_s is None else timeout_s - (time.monotonic() - begun)
+
     def _call(
         self, method: Callable[[Any], Any], request: Any, timeout_s: float | None, request_id: str = ""
     ) -> Any:
-        policy = self.begin(timeout_s)
+        policy = self._begin(timeout_s)
         while True:
             try:
-                answer = method(self.stub(policy.place))(request, **self.call_options(policy, request_id))
+                answer = method(self._stub(policy.place))(request, **self._call_options(policy, request_id))
             except grpc.RpcError as error:
-                wait_s = policy.next_delay_s(self.error(error, policy), time.monotonic())
+                fault = self._error(error, policy)
             else:
-                self.answered(policy)
+                self._answered(policy)
                 return answer
-            time.sleep(wait_s)
+            time.sleep(policy.next_delay_s(fault, time.monotonic()))

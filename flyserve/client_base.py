@@ -1,75 +1,27 @@
-"""Bases of both clients and their streams: requests, channels, retries, errors."""
+"""Bases of both clients and their streams: channels, retries, errors."""
 
+import os
 import threading
 import time
-import uuid
 from collections.abc import Sequence
-from typing import Any, ClassVar, Generic, TypedDict, TypeVar, Unpack
+from typing import Any, ClassVar, Generic, TypeVar, Unpack
 
 from flyserve.connection import TlsOption, make_connection
 from flyserve.core.errors import FlyServeError
-from flyserve.core.grammar import Grammar
-from flyserve.core.request import GenerateRequest, SamplingParams, SpeculationParams
+from flyserve.core.request import SamplingParams, SpeculationParams
 from flyserve.core.response import Response
+from flyserve.core.version import VERSION, VERSION_HEADER
 from flyserve.received import ReceivedStream
+from flyserve.requests import Prompt, RequestOptions, make_request
 from flyserve.retries import RetryPolicy
 from flyserve.v1.generation_pb2_grpc import GenerationStub
 from flyserve.wire.channel import CHANNEL_OPTIONS
 from flyserve.wire.status import from_rpc_error
 
-Prompt = str | Sequence[int]
-"""Text, or token ids."""
-
-
-class RequestOptions(TypedDict, total=False):
-    """Keyword arguments of `generate` and `stream`, all optional.
-
-    Attributes:
-        stop: The response ends before the first of these strings.
-        n: Number of choices, decoded in parallel; 1 by default.
-        logprobs: Return log-probabilities, also those of this many most likely tokens; 0 to 20.
-        prediction: Text that the response is expected to resemble, such as the file to be edited: it makes
-            the response faster where it is right.
-        grammar: Constraint on the text of the response, such as a JSON Schema.
-        prompt_logprobs: Return the tokens of the prompt with their log-probabilities, also those of this many
-            most likely tokens; 0 to 20. `max_new_tokens` may then be 0.
-        cache_salt: The servers share cached prefixes and memories only between requests with the same salt.
-        priority: Higher values run first when work queues; 0 by default.
-        request_id: For logs, the server's too; drawn by default.
-    """
-
-    stop: Sequence[str]
-    n: int | None
-    logprobs: int | None
-    prediction: str
-    grammar: Grammar | None
-    prompt_logprobs: int | None
-    cache_salt: str
-    priority: int
-    request_id: str
-
-
-def make_request(
-    prompt: Prompt,
-    max_new_tokens: int | None = None,
-    sampling: SamplingParams | None = None,
-    speculation: SpeculationParams | None = None,
-    **options: Unpack[RequestOptions],
-) -> GenerateRequest:
-    """Return the request; the wire and the server check it."""
-    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    given["request_id"] = given.get("request_id") or uuid.uuid4().hex
-    # A text in place of a list is left as it is: the wire rejects it.
-    if isinstance(given.get("stop"), list):
-        given["stop"] = tuple(given["stop"])
-    return GenerateRequest(
-        prompt=prompt if isinstance(prompt, str) else tuple(prompt),
-        max_new_tokens=max_new_tokens,
-        sampling=sampling or SamplingParams(),
-        speculation=speculation or SpeculationParams(),
-        **given,
-    )
-
+ADDRESS_VARIABLE = "FLYSERVE_ADDRESS"
+"""Environment variable with the address of the router, or several between spaces, for clients without one."""
+DEFAULT_ADDRESS = "127.0.0.1:50051"
+"""Address of the router without that variable."""
 
 _OPTIONS: Sequence[tuple[str, Any]] = (
     *CHANNEL_OPTIONS,
@@ -102,8 +54,8 @@ class StreamCore:
 
     def _open(self) -> Any:
         request = self._received.request
-        options = self._client.call_options(self._policy, request.request_id)
-        return self._client.stub(self._policy.place).GenerateStream(request, **options)
+        options = self._client._call_options(self._policy, request.request_id)
+        return self._client._stub(self._policy.place).GenerateStream(request, **options)
 
 
 S = TypeVar("S", bound=StreamCore)
@@ -118,7 +70,7 @@ class ClientCore(Generic[S]):
 
     def __init__(
         self,
-        address: str | Sequence[str],
+        address: str | Sequence[str] | None = None,
         *,
         tls: TlsOption = False,
         token: str | None = None,
@@ -129,7 +81,7 @@ class ClientCore(Generic[S]):
 
         Args:
             address: host:port of a router, or several: if one does not answer or is full, the next one is
-                tried.
+                tried. By default that of the environment variable FLYSERVE_ADDRESS, or 127.0.0.1:50051.
             tls: True, a file of root certificates, or a `Tls` with the client's own certificate.
             token: API token, sent with every call.
             allow_plaintext_token: Send the token without TLS to another machine, too.
@@ -139,6 +91,8 @@ class ClientCore(Generic[S]):
         Raises:
             ConfigError: No address, an unreadable file, or a token that would travel in plaintext.
         """
+        if address is None:
+            address = os.environ.get(ADDRESS_VARIABLE, "").split() or DEFAULT_ADDRESS
         self._connection = make_connection(address, tls, token, allow_plaintext_token)
         self._retries = retries
         self._place = 0
@@ -166,16 +120,17 @@ class ClientCore(Generic[S]):
             InvalidRequest: A value is invalid for every server. Errors of the server are raised by the
                 stream.
         """
-        request = make_request(prompt, max_new_tokens, sampling, speculation, **options)
-        return self._stream_type(self, ReceivedStream(request), self.begin(timeout_s))
+        caller = f"{type(self).__name__}.stream"
+        request = make_request(caller, prompt, max_new_tokens, sampling, speculation, options)
+        return self._stream_type(self, ReceivedStream(request), self._begin(timeout_s))
 
-    def begin(self, timeout_s: float | None) -> RetryPolicy:
+    def _begin(self, timeout_s: float | None) -> RetryPolicy:
         """Return the retry policy of a new call; it begins at the address that answered last."""
         return RetryPolicy(
             self._retries, len(self._connection.addresses), self._place, timeout_s, time.monotonic()
         )
 
-    def stub(self, place: int) -> Any:
+    def _stub(self, place: int) -> Any:
         """Return the stub of the server at an address."""
         with self._lock:
             if self._is_closed:
@@ -184,21 +139,21 @@ class ClientCore(Generic[S]):
                 self._channels[place] = self._open(self._connection.addresses[place])
             return GenerationStub(self._channels[place])
 
-    def call_options(self, policy: RetryPolicy, request_id: str = "") -> dict[str, Any]:
+    def _call_options(self, policy: RetryPolicy, request_id: str = "") -> dict[str, Any]:
         """Return the keyword arguments of a call: the time left, credentials and the request id.
 
         Raise DeadlineExceeded if no time is left.
         """
-        metadata = self._connection.metadata
+        metadata = (*self._connection.metadata, (VERSION_HEADER, VERSION))
         if request_id and request_id.isascii() and request_id.isprintable():
             metadata += (("x-request-id", request_id),)
         return {"timeout": policy.remaining_s(time.monotonic()), "metadata": metadata}
 
-    def error(self, error: Any, policy: RetryPolicy) -> FlyServeError:
+    def _error(self, error: Any, policy: RetryPolicy) -> FlyServeError:
         """Return the error that the server reported."""
         return from_rpc_error(error, self._connection.addresses[policy.place])
 
-    def answered(self, policy: RetryPolicy) -> None:
+    def _answered(self, policy: RetryPolicy) -> None:
         """Begin later calls at this server: it answered."""
         policy.progressed()
         self._place = policy.place

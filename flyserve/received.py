@@ -94,11 +94,11 @@ class ReceivedStream:
         if isinstance(error, DeadlineExceeded) or not any(self._chunks):
             return policy.next_delay_s(error, now)
         if (obstacle := _obstacle(self._original, self._origin)) is not None:
-            raise self._broken(f"{error}; it cannot be resumed: {obstacle}") from error
+            raise self._broken(f"{error}; it cannot be resumed: {obstacle}") from None
         try:
             delay_s = policy.next_delay_s(error, now)
         except FlyServeError:
-            raise self._broken(f"{error}; no server resumed it") from error
+            raise self._broken(f"{error}; no server resumed it") from None
         self.request = request_to_wire(self._resumption())
         self._resumes = True
         return delay_s

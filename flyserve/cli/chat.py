@@ -25,8 +25,8 @@ printf 'Hello!\\nAnd again?\\n' | flyserve chat --json"""
 _HELP = "/new starts a new conversation, /help shows this, /quit or Ctrl-D ends it, Ctrl-C stops an answer"
 _COMMAND = re.compile(r"/\w+")
 
-Ask = Callable[[tuple[int, ...]], Stream]
-"""Streams the continuation of a prompt."""
+Ask = Callable[[list[ChatMessage]], Stream]
+"""Streams the answer to a conversation."""
 
 
 @grouped
@@ -45,9 +45,9 @@ def chat(
     """
     with reported_errors(START_FIRST), connection.client() as client:
 
-        def ask(prompt: tuple[int, ...]) -> Stream:
-            return client.stream(
-                prompt, max_new_tokens, sampling, speculation, timeout_s=connection.timeout_s
+        def ask(conversation: list[ChatMessage]) -> Stream:
+            return client.stream_chat(
+                conversation, max_new_tokens, sampling, speculation, timeout_s=connection.timeout_s
             )
 
         is_interactive = sys.stdin.isatty() and sys.stdout.isatty()
@@ -62,17 +62,16 @@ def chat(
                 unknown = "" if line == "/help" else f"{line} is no command: "
                 messages().print(f"{unknown}{_HELP}", markup=False, style="dim")
             else:
-                _take_turn(client, ask, conversation, line, as_json, is_interactive)
+                _take_turn(ask, conversation, line, as_json, is_interactive)
 
 
 def _take_turn(
-    client: Client, ask: Ask, conversation: list[ChatMessage], line: str, as_json: bool, is_interactive: bool
+    ask: Ask, conversation: list[ChatMessage], line: str, as_json: bool, is_interactive: bool
 ) -> None:
     """Send a line and show the answer; drop a turn that failed."""
     conversation.append(ChatMessage("user", line))
     try:
-        prompt = tuple(token.id for token in client.tokenize(conversation))
-        answer = _show_answer(ask(prompt), as_json, is_interactive)
+        answer = _show_answer(ask(conversation), as_json, is_interactive)
     except FlyServeError as error:
         if not is_interactive:
             raise

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from flyserve.cli.terminal import DEFAULT_ADDRESS
 from flyserve.client import Client
+from flyserve.client_base import ADDRESS_VARIABLE, DEFAULT_ADDRESS
 from flyserve.connection import Tls, TlsOption
 from flyserve.core.errors import ConfigError
 from flyserve.core.presets import PRESETS
@@ -93,7 +93,7 @@ class ConnectionOptions:
     address: Annotated[
         list[str] | None,
         _connection(
-            envvar="FLYSERVE_ADDRESS",
+            envvar=ADDRESS_VARIABLE,
             metavar="HOST:PORT",
             help="A router; may repeat.",
             show_default=DEFAULT_ADDRESS,

@@ -19,7 +19,6 @@ from flyserve.core.errors import (
 )
 from flyserve.signals import stop_signals
 
-DEFAULT_ADDRESS = "127.0.0.1:50051"
 START_FIRST = "start a deployment with: flyserve up"
 EXIT_FAILED = 1
 """Something went wrong that neither other input nor patience mends."""

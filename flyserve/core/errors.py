@@ -1,4 +1,16 @@
-"""Hierarchy of all errors; flyserve/wire/status.py maps it to gRPC and back."""
+"""Hierarchy of all errors; flyserve/wire/status.py maps it to gRPC and back.
+
+FlyServeError                 base of all of them
+├── InvalidRequest            a field breaks a limit: change the request
+├── ConfigError               a value of the configuration or of the client is wrong: change it
+├── ModelError                a model folder cannot be served
+├── Unauthenticated           the server wants other credentials
+├── NotReady                  nothing can serve this at present: try again later
+├── Overloaded                all places are taken: try again after `retry_after_s`
+├── DeadlineExceeded          the time limit of the call has passed
+├── StreamBroken              a stream broke and cannot be resumed (`flyserve.received`); has what arrived
+└── InternalError             the server failed by a fault of its own
+"""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace

@@ -5,7 +5,8 @@ from typing import Any
 
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from flyserve.core.errors import InvalidRequest
+from flyserve.core.errors import InvalidRequest, refuse
+from flyserve.core.limits import check_sampling
 from flyserve.core.request import POLICY_REMEDY, ChatMessage, GenerateRequest
 from flyserve.core.response import Choice, Chunk, DeploymentInfo, Response, TextToken
 from flyserve.core.types import Logprobs, PromptToken, RankedToken, Token, Verdict
@@ -14,14 +15,17 @@ from flyserve.wire.codec import decode, encode, set_field
 from flyserve.wire.enums import members, numbers
 
 _NUMBERS = numbers(Verdict, pb.Verdict.DESCRIPTOR)
+_MOST_TOKENS = 2**32
+"""Size of a vocabulary that has every token id which the wire can carry."""
 _POLICY = 1
 """Number of the field `policy` of `DraftLength`, which is removed."""
 _VERDICTS = members(Verdict, pb.Verdict.DESCRIPTOR)
 
 
 def request_to_wire(request: GenerateRequest) -> pb.GenerateRequest:
-    """Raise InvalidRequest for a value that the wire cannot carry; the server checks the rest."""
+    """Raise InvalidRequest for a value that the wire cannot carry, or that no server accepts."""
     wire = encode(request, pb.GenerateRequest(), without=("prompt",))
+    refuse(check_sampling(request.sampling, _MOST_TOKENS))
     if isinstance(request.prompt, str):
         set_field(wire, "prompt", request.prompt)
     else:

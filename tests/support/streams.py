@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from flyserve import AsyncClient, Mode, SpeculationParams
-from flyserve.client_base import Prompt
 from flyserve.core.errors import FlyServeError
 from flyserve.core.response import Response
+from flyserve.requests import Prompt
 
 EXACT = SpeculationParams(mode=Mode.EXACT)
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from benchmarks.harness.client import speculation
 from benchmarks.harness.command import BasePlan, Quick
 from flyserve import Coupling, Mode, SamplingParams, SpeculationParams
-from flyserve.client_base import RequestOptions
+from flyserve.requests import RequestOptions
 
 _PROMPTS, _SHORTEST, _LONGEST, _SHARED = 48, 4, 400, 16
 _WORDS = range(16, 1000)

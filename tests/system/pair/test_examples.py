@@ -1,6 +1,7 @@
 """The programs in `examples/`, as a newcomer runs them, against the demo pair."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -9,10 +10,11 @@ from tests.support.processes import ROOT, Deployment
 ANSWER = "Answer: 35"
 
 
-def run(name: str, address: str, typed: str = "") -> str:
+def run(name: str, *addresses: str, typed: str = "", **variables: str) -> str:
     """Return what an example prints."""
     done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / name), address],
+        [sys.executable, str(ROOT / "examples" / name), *addresses],
+        env={**os.environ, **variables},
         input=typed,
         capture_output=True,
         text=True,
@@ -38,10 +40,17 @@ def test_every_mode_shows_its_verdicts(deployment: Deployment) -> None:
     assert all(f"{mode}:" in printed for mode in ("plain", "exact", "fly")) and printed.count(ANSWER) == 3
 
 
+def test_ten_lines_suffice_for_a_chat(deployment: Deployment) -> None:
+    assert ANSWER in run("chat.py", FLYSERVE_ADDRESS=deployment.router.address)
+    assert len((ROOT / "examples" / "chat.py").read_text().splitlines()) <= 10
+
+
 def test_a_conversation_ends_with_an_empty_line(deployment: Deployment) -> None:
     question = "Karl has 7 books. Now Karl loses 3 books. Next Karl wins 31 books."
     printed = run(
-        "chat_loop.py", deployment.router.urls[0], f"{question} How many books does Karl have now?\n\n"
+        "chat_loop.py",
+        deployment.router.urls[0],
+        typed=f"{question} How many books does Karl have now?\n\n",
     )
     assert ANSWER in printed and printed.count("> ") == 2
 

@@ -5,6 +5,7 @@ import pytest
 
 from flyserve import AsyncClient
 from flyserve.core.errors import DeadlineExceeded, FlyServeError, InvalidRequest, NotReady
+from flyserve.wire.generation import request_from_wire
 from tests.unit.flyserve.fake_generation import FakeGeneration, fake_generation, rejected_address
 
 
@@ -23,6 +24,22 @@ async def test_it_does_what_the_blocking_client_does(served: tuple[FakeGeneratio
     assert stream.response.choices == whole.choices
     assert (await client.info()).target.model_id == "big"
     assert [piece.id for piece in await client.tokenize("the fox")] == [1, 3]
+
+
+async def test_a_chat_is_answered_as_by_the_blocking_client(
+    served: tuple[FakeGeneration, AsyncClient],
+) -> None:
+    service, client = served
+    message = {"role": "user", "content": "Hello"}
+    assert (await client.chat([message], temperature=0.5, stop="x")).text == "the quick fox"
+    assert "".join([chunk.text async for chunk in await client.stream_chat("Hello", mode="exact")]) == (
+        "the quick fox"
+    )
+    assert service.conversations == [[("user", "Hello")]] * 2
+    first, second = map(request_from_wire, service.requests)
+    assert first.prompt == second.prompt and first.stop == ("x",) and second.speculation.mode == "exact"
+    with pytest.raises(TypeError, match=r"^AsyncClient\.chat\(\) has no keyword argument 'tempature'"):
+        await client.chat("Hello", tempature=1.0)  # type: ignore[call-arg]
 
 
 async def test_a_server_that_is_away_for_a_while_is_asked_again(

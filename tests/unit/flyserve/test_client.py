@@ -2,14 +2,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
-from flyserve import Client, DraftLength, SamplingParams, SpeculationParams, Token
-from flyserve.core.errors import FlyServeError, InvalidRequest, NotReady, Overloaded
+from flyserve import ChatMessage, Client, DraftLength, SamplingParams, Span, SpeculationParams, Token
+from flyserve.core.errors import ConfigError, FlyServeError, InvalidRequest, NotReady, Overloaded
 from flyserve.core.request import GenerateRequest
 from flyserve.core.types import Coupling, EntropyEstimator, FinishReason, Mode, TailPolicy, Verdict
+from flyserve.requests import SamplingOptions, SpeculationOptions
 from flyserve.v1 import generation_pb2 as pb
 from flyserve.wire.generation import request_from_wire
 from tests.unit.flyserve.fake_generation import STATISTICS, FakeGeneration, fake_generation, rejected_address
@@ -90,7 +92,12 @@ def test_every_choice_is_told(served: tuple[FakeGeneration, Client]) -> None:
             "speculation.mode is 'quick', must be one of plain, exact",
         ),
         ({"max_new_tokens": -5}, "max_new_tokens is -5"),
-        ({"stop": "end"}, "stop is 'end', must be a list, each text"),
+        ({"stop": 3}, "stop is 3, must be a list, each text"),
+        ({"temperature": -1}, "sampling.temperature is -1, must be finite and at least 0"),
+        ({"temperature": "hot"}, "sampling.temperature is 'hot', must be a number"),
+        ({"mode": "quick"}, "speculation.mode is 'quick', must be one of plain, exact"),
+        ({"exact_in": "verse"}, "speculation.exact_in"),
+        ({"speculation": "exact"}, """speculation is 'exact', must be SpeculationParams; .*mode="exact\""""),
     ],
 )
 def test_what_the_wire_cannot_carry_names_its_field(
@@ -98,8 +105,74 @@ def test_what_the_wire_cannot_carry_names_its_field(
 ) -> None:
     with pytest.raises(InvalidRequest, match=message):
         served[1].generate("hello", **fields)
-    with pytest.raises(TypeError, match="temprature"):
-        served[1].generate("hello", temprature=0.5)  # type: ignore[call-arg]
+
+
+def test_fields_are_keywords(served: tuple[FakeGeneration, Client]) -> None:
+    service, client = served
+    object_ = SamplingParams(temperature=0.9, seed=5)
+    client.generate(
+        "hello", sampling=object_, temperature=0.5, mode="exact", draft_length=4, exact_in="code", stop="x"
+    )
+    (sent,) = map(request_from_wire, service.requests)
+    assert sent.sampling == SamplingParams(temperature=0.5, seed=5) and sent.stop == ("x",)
+    assert sent.speculation == SpeculationParams(
+        mode=Mode.EXACT, draft_length=DraftLength(4), exact_in=(Span.CODE,)
+    )
+
+
+def test_every_field_of_sampling_and_speculation_is_a_keyword() -> None:
+    for kind, options in ((SamplingParams, SamplingOptions), (SpeculationParams, SpeculationOptions)):
+        assert {field.name for field in fields(kind)} == set(options.__annotations__)
+
+
+@pytest.mark.parametrize("name", ["generate", "stream", "chat", "stream_chat"])
+def test_a_wrong_keyword_names_the_function_that_was_called(
+    served: tuple[FakeGeneration, Client], name: str
+) -> None:
+    with pytest.raises(TypeError, match=rf"^Client\.{name}\(\) .*'temprature'; did you mean 'temperature'"):
+        getattr(served[1], name)("hello", temprature=0.5)
+    assert served[0].requests == []
+
+
+MESSAGES = [{"role": "system", "content": "Be brief."}, ChatMessage("user", "Hello")]
+
+
+def test_a_chat_is_answered_from_the_prompt_of_the_template(served: tuple[FakeGeneration, Client]) -> None:
+    service, client = served
+    assert client.chat(MESSAGES, temperature=0.5).text == "the quick fox"
+    assert "".join(chunk.text for chunk in client.stream_chat("Hello", n=1)) == "the quick fox"
+    first, second = (request_from_wire(request) for request in service.requests)
+    templated = tuple(token.id for token in client.tokenize([ChatMessage("user", "Hello")]))
+    assert first.sampling.temperature == 0.5 and second.prompt == templated
+    assert first.prompt == (2,)
+    assert service.conversations[0] == [("system", "Be brief."), ("user", "Hello")]
+    with pytest.raises(InvalidRequest, match=r"messages\[0\] must have role and content"):
+        client.chat([{"role": "user", "text": "Hello"}])
+
+
+def test_a_person_sees_what_a_client_does(served: tuple[FakeGeneration, Client]) -> None:
+    public = {name for name in dir(served[1]) if not name.startswith("_")}
+    assert public == {"chat", "close", "generate", "info", "stream", "stream_chat", "tokenize"}
+
+
+def test_the_address_is_that_of_the_environment(
+    served: tuple[FakeGeneration, Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLYSERVE_ADDRESS", f"{rejected_address()} {client_address(served[1])}")
+    with Client() as client:
+        assert client.generate("hello").text == "the quick fox"
+    monkeypatch.delenv("FLYSERVE_ADDRESS")
+    assert client_address(Client()) == "127.0.0.1:50051"
+    with pytest.raises(ConfigError, match="address: is"):
+        Client("")
+
+
+def test_an_error_has_no_other_error_behind_it() -> None:
+    with Client(rejected_address(), retries=0) as client:
+        for ask in (client.generate, client.chat, lambda prompt: list(client.stream(prompt))):
+            with pytest.raises(NotReady) as raised:
+                ask("hello")
+            assert raised.value.__cause__ is None and raised.value.__context__ is None
 
 
 def test_stream_yields_chunks_as_they_come(served: tuple[FakeGeneration, Client]) -> None:
