@@ -7,9 +7,10 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from flyserve.core.errors import FieldViolation, refuse
+from flyserve.core.errors import ConfigError, FieldViolation, refuse
 from flyserve.core.request import GenerateRequest
 from flyserve.core.response import Chunk, Response, join_chunks
+from flyserve.core.version import VERSION_HEADER, version_fault
 from flyserve.v1 import common_pb2, generation_pb2, generation_pb2_grpc
 from flyserve.wire.generation import (
     chunk_to_wire,
@@ -46,6 +47,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         self._service = service
 
     async def Info(self, request: common_pb2.InfoRequest, context: Any) -> generation_pb2.DeploymentInfo:
+        _check_version(context)
         return deployment_to_wire(await self._service.describe())
 
     async def Generate(
@@ -57,6 +59,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
             chunks[chunk.choice_index].append(chunk)
 
         set_peer(context.peer())
+        _check_version(context)
         trace = traceparent_in(context.invocation_metadata())
         header = await self._service.serve(
             self._request(request), context.time_remaining(), collect, trace, streams=False
@@ -73,6 +76,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
             await context.write(await off_loop(_cost_s(request, [chunk]), make) if chunk.prompt else make())
 
         set_peer(context.peer())
+        _check_version(context)
         trace = traceparent_in(context.invocation_metadata())
         await self._service.serve(self._request(request), context.time_remaining(), emit, trace)
 
@@ -83,11 +87,19 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
     async def Tokenize(
         self, request: generation_pb2.TokenizeRequest, context: Any
     ) -> generation_pb2.TokenizeResponse:
+        _check_version(context)
         check_lists(request, self._service.limits)
         if request.messages:
             messages = [{"role": message.role, "content": message.content} for message in request.messages]
             return text_tokens_to_wire(await self._service.texts.tokenize_chat(messages))
         return text_tokens_to_wire(await self._service.texts.tokenize(request.text))
+
+
+def _check_version(context: Any) -> None:
+    """Raise ConfigError for a client of ours whose version does not fit; other clients send none."""
+    for key, value in context.invocation_metadata():
+        if key == VERSION_HEADER and (fault := version_fault(value)) is not None:
+            raise ConfigError(fault)
 
 
 def _response(header: Header, chunks: dict[int, list[Chunk]]) -> generation_pb2.GenerateResponse:
