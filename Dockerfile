@@ -21,7 +21,8 @@ RUN useradd --create-home --uid 10001 flyserve
 
 # First what changes rarely: the packages that it needs, and the command `flyserve`. Its own packages stay where
 # they are read.
-COPY pyproject.toml constraints.txt constraints-vllm.txt README.md LICENSE ./
+COPY pyproject.toml constraints.txt constraints-vllm.txt LICENSE ./
+COPY flyserve/README.md flyserve/
 COPY flyserve/core/__init__.py flyserve/core/version.py flyserve/core/
 COPY tools/trim_image.sh tools/
 

@@ -3,6 +3,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 VLLM_READY := .venv-vllm/.ready
 TOOLS_READY := .venv-tools/.ready
+TWINE_READY := .venv-twine/.ready
 EXTRAS := router,engine,llamacpp,ray,cluster,dev
 PROTOS := $(wildcard protos/flyserve/v1/*.proto)
 
@@ -20,7 +21,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-vllm test-tools test-cluster test-images test-pythons chromium lint verify generate protos goldens metrics configuration train quality real test-real \
-	recording images clean
+	recording wheels release images clean
 
 help: ## Show this help.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -95,16 +96,28 @@ real: $(READY) ## Fetch SmolLM2-135M and Gemma 3 270M (330 MB, once), serve the 
 recording: $(READY) chromium # Record the README's animation from the playground: docs/images/recording.gif.
 	$(BIN)/python -m tests.support.recording
 
+wheels: $(READY) $(TWINE_READY) ## Build the wheels of client and server into dist/, and check them.
+	TWINE=$(CURDIR)/.venv-twine/bin/twine $(BIN)/python -m tools.wheels
+
+release: $(READY) $(TWINE_READY) ## Build and check wheels, chart and images of one version in dist/; nothing is uploaded.
+	TWINE=$(CURDIR)/.venv-twine/bin/twine $(BIN)/python -m tools.release
+
 images: ## Build the container images (IMAGES="slim cpu cuda vllm"); needs docker or podman.
 	tools/images.sh $(IMAGES)
 
 clean: ## Remove the virtual environment and caches.
-	rm -rf .venv .venv-vllm .venv-tools .venv-aiperf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+	rm -rf .venv .venv-twine .venv-vllm .venv-tools .venv-aiperf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $(READY)
+
+# The judge of what a package index accepts; it brings a dozen packages that nothing else needs.
+$(TWINE_READY):
+	$(PYTHON) -m venv .venv-twine
+	.venv-twine/bin/pip install --quiet 'twine==7.0.0'
+	touch $(TWINE_READY)
 
 # torch's own companions are of no use here, and their builds may clash with torch's.
 $(VLLM_READY): pyproject.toml constraints-vllm.txt

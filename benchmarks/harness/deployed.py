@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from flyserve.cli.terminal import messages
-from flyserve.cli.up import DEMO
+from flyserve.server import demo_file
 from orchestration.deployment.file import Deployment, RouterTier, load_deployment
 from orchestration.deployment.tiers import BuiltinDrafter, BuiltinTarget, NgramSubDrafter, SuffixDrafter
 from orchestration.local.runner import LocalDeployment, LocalOptions, local_deployment
@@ -39,7 +39,7 @@ def demo_with_room(max_concurrent: int, http: HttpConfig | None = None) -> Deplo
 
     The router serves gRPC alone; with `http`, it serves HTTP, too, at a free port.
     """
-    deployment = load_deployment(DEMO)
+    deployment = load_deployment(demo_file())
     room = {"max_sequences": max_concurrent, "kv_tokens": max_concurrent * _KV_TOKENS_PER_SEQUENCE}
     router: dict[str, Any] = {"max_concurrent": max_concurrent, "grpc_port": 0, "http_port": None}
     if http is not None:

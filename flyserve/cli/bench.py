@@ -9,9 +9,10 @@ import typer
 
 from flyserve.cli.options import Verbose
 from flyserve.cli.terminal import START_FIRST, messages, output, reported_errors
-from flyserve.cli.up import DEMO, running
+from flyserve.cli.up import running
 from flyserve.client import Client
 from flyserve.core.errors import ConfigError
+from flyserve.server import demo_file
 
 EXAMPLES = """Examples:
 
@@ -66,5 +67,5 @@ def served_at(address: str | None, verbose: bool) -> Iterator[str]:
     if address is not None:
         yield address
         return
-    with running(DEMO, grpc_port=0, http_port=0, verbose=verbose) as deployed:
+    with running(demo_file(), grpc_port=0, http_port=0, verbose=verbose) as deployed:
         yield deployed.address

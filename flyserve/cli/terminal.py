@@ -101,7 +101,10 @@ def _hint(error: FlyServeError, remedy: str) -> str:
 
 def _grpc_ports() -> str:
     """Return the gRPC ports of the deployments that run on this machine; empty if there are none."""
-    from orchestration.local.local_ray import running_deployments
+    try:
+        from orchestration.local.local_ray import running_deployments
+    except ModuleNotFoundError:
+        return ""  # the client alone is installed
 
     found = [f"{info.address} ({info.name})" for info in running_deployments() if info.address]
     return f"gRPC is served on this machine at {', '.join(found)}" if found else ""

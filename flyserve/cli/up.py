@@ -13,6 +13,7 @@ from flyserve.cli.notes import next_step, print_notes
 from flyserve.cli.options import GrpcPort, HttpPort, SingleProcess, StartupTimeout, Verbose
 from flyserve.cli.start_display import download_display, start_display
 from flyserve.cli.terminal import ended_at_once, messages, output, reported_errors
+from flyserve.server import demo_file
 
 if TYPE_CHECKING:
     from orchestration.deployment.file import Deployment
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 _SILENT_STOP_S = 3.0
 """Time after which a stop names what it waits for; a router without responses ends sooner."""
-DEMO = Path(__file__).resolve().parent.parent.parent / "demo" / "deployment.yaml"
 
 EXAMPLES = """Examples:
 
@@ -44,7 +44,7 @@ def up(
 ) -> None:
     """Start a deployment on this machine: Ray, controller, services, router. Ctrl-C stops it."""
     with reported_errors():
-        path = deployment or DEMO
+        path = deployment or demo_file()
         loaded, machine = _loaded(path, port, http_port)
         serve(loaded, machine, startup_timeout_s, verbose, str(path.resolve()), single_process)
 

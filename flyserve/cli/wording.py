@@ -29,7 +29,7 @@ def readable_range(least: float | None, most: float | None) -> str | None:
 
 
 def _wrong_value(error: Any) -> str:
-    from services.common.config_faults import requirement
+    from flyserve.core.wording import requirement
 
     (fault, *_) = error.errors()
     wrong = requirement(fault)

@@ -9,11 +9,11 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from flyserve.core.errors import ConfigError
 from flyserve.core.messages import Load, Role
+from flyserve.core.wording import requirement
 from orchestration.control.cluster_state import ClusterState
 from orchestration.control.instances import Instance, ReplicaHistory
 from orchestration.deployment.file import Deployment, RolloutConfig
 from orchestration.deployment.plan import Members
-from services.common.config_faults import requirement
 
 _WRITE_TIMEOUT_S = 2.0
 

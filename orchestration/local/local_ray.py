@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import chdir, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from flyserve.core.errors import ConfigError, NotReady, describe
+from flyserve.server import use_server
 from flyserve.signals import stop_signals
 from orchestration.deployment.file import APPLICATION_ROOT
 from orchestration.local.ray_settings import loopback_as_address, own_signals, without_messages
@@ -48,14 +49,7 @@ def prepare_environment() -> None:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     # NOTE: by default Ray lowers the priority of its workers by 15 steps of niceness.
     os.environ.setdefault("RAY_worker_niceness", "0")
-    set_import_path()
-
-
-def set_import_path() -> None:
-    """Add the application's code to the import path of the processes that this one starts."""
-    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if str(APPLICATION_ROOT) not in paths:
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(APPLICATION_ROOT), *filter(None, paths)])
+    use_server()
 
 
 @contextmanager
@@ -169,7 +163,8 @@ def _start_ray(options: Mapping[str, Any], end: Callable[[], None], timeout_s: f
     begin = time.monotonic()
     while True:
         try:
-            with own_signals():
+            # Its processes also search the folder in which Ray is started, and that first.
+            with own_signals(), chdir(APPLICATION_ROOT):
                 ray.init(**options)
         except Exception as error:
             end()

@@ -10,7 +10,9 @@ from typing import Any
 import grpc
 
 from flyserve.core.errors import ConfigError, NotReady, describe
-from orchestration.local.local_ray import TOKEN, find_local_deployment, set_import_path
+from flyserve.server import use_server
+from orchestration.deployment.file import APPLICATION_ROOT
+from orchestration.local.local_ray import TOKEN, find_local_deployment
 from orchestration.local.ray_settings import loopback_as_address, own_signals, without_messages
 
 _TOKEN_PATH, _TOKEN_FILE = "RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token"
@@ -33,7 +35,7 @@ def ray_connection(name: str | None, ray_address: str | None) -> Iterator[None]:
     if (local := find_local_deployment(name, address)) is not None:
         address, os.environ[TOKEN] = local.ray_address, local.token
     os.environ.setdefault("RAY_AUTH_MODE", "token")
-    set_import_path()
+    use_server()
     try:
         import ray
         from ray._private.services import get_ray_address_from_environment
@@ -46,7 +48,7 @@ def ray_connection(name: str | None, ray_address: str | None) -> Iterator[None]:
     _require_answer(address)
     with without_messages():
         try:
-            with loopback_as_address(), own_signals():
+            with loopback_as_address(), own_signals(), contextlib.chdir(APPLICATION_ROOT):
                 ray.init(address, logging_level=logging.CRITICAL, log_to_driver=False)
         except Exception as error:
             raise NotReady(f"Ray at {address} cannot be used from this machine: {describe(error)}") from None

@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from flyserve.core.errors import FieldViolation, InvalidRequest, refuse
+from flyserve.core.wording import requirement
 from router.config import LimitsConfig
 from router.http.known_fields import IGNORED, REMOVED, UNSERVED
-from services.common.config_faults import nearest, requirement
+from services.common.config_faults import nearest
 from services.common.sections import section_at
 
 M = TypeVar("M", bound=BaseModel)

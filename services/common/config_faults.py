@@ -1,27 +1,14 @@
 """Faults of a configuration, each in one line: the key, the value found, and the limit or the remedy."""
 
 import difflib
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
 
+from flyserve.core.wording import requirement
 from services.common.sections import ENGINE, engine_of, sections_of
-
-_WORDS = (
-    (r"^Value error, ", ""),  # before the message of a model's own validator
-    (r"^(Input|Value|String|List|Tuple|Set|Dictionary|Number|URL|Path) should ", "must "),
-    (r", (unable to parse|got a number with a fractional part|unable to interpret).*", ""),
-    (r"greater than or equal to", "at least"),
-    (r"less than or equal to", "at most"),
-    (r"greater than", "above"),
-    (r"less than", "below"),
-    (r"a valid integer", "an integer"),
-    (r"a valid (?=\w)", "a "),
-)
-"""Patterns in the messages of pydantic, and the words of this project for them."""
 
 _LONGEST_NAME = 64
 """Characters of a name above which nothing similar is looked for: that takes the square of them."""
@@ -78,14 +65,6 @@ def _place(union: Sequence[type[BaseModel]], location: Sequence[int | str]) -> _
         union = () if field is None else sections_of(field.annotation)
         section = union[0] if len(union) == 1 else None
     return _Place(".".join(names), names[-1] if names else "", owner, owners, bool(union))
-
-
-def requirement(fault: Any) -> str:
-    """Return the limit that a fault of pydantic breaks, such as `must be at least 1`."""
-    message = str(fault["msg"])
-    for pattern, words in _WORDS:
-        message = re.sub(pattern, words, message, count=1)
-    return message
 
 
 def describe_fault(roots: Sequence[type[BaseModel]], fault: Any, keeps_secrets: bool) -> str:

@@ -7,6 +7,7 @@ import pytest
 
 from flyserve.core.version import VERSION
 from tests.support.processes import ROOT
+from tools.release import find_faults
 
 SCRIPT = ROOT / "tools" / "images.sh"
 WORKS = '#!/bin/sh\necho "$@" >> "$CALLS"\n'
@@ -77,3 +78,26 @@ def test_without_an_engine_it_says_so(tmp_path: Path) -> None:
 def test_an_unknown_image_is_refused(tmp_path: Path) -> None:
     status, errors, _ = build(tmp_path, {"docker": WORKS}, "gpu")
     assert (status, errors) == (2, "error: gpu: must be slim, cpu, cuda or vllm\n")
+
+
+def released(folder: Path, version: str = VERSION, changes: str = f"# Changes\n\n## {VERSION}\n") -> Path:
+    """A project of one commit, with a chart of this version and these notes."""
+    (folder / "helm" / "flyserve").mkdir(parents=True)
+    (folder / "helm" / "flyserve" / "Chart.yaml").write_text(f"version: {version}\nappVersion: {version}\n")
+    (folder / "CHANGELOG.md").write_text(changes)
+    for command in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message", "All"]):
+        named = ["-c", "user.name=Test", "-c", "user.email=test@localhost"]
+        subprocess.run(["git", *named, *command], cwd=folder, check=True)
+    return folder
+
+
+def test_a_release_has_one_version_and_no_open_change(tmp_path: Path) -> None:
+    assert find_faults(released(tmp_path / "good")) == []
+    other = released(tmp_path / "other", "0.0.1", "# Changes\n")
+    (other / "CHANGELOG.md").write_text("# Changes\n\n")
+    assert find_faults(other) == [
+        "there are changes that are not committed",
+        f"version of the chart is 0.0.1, must be {VERSION} (flyserve/core/version.py)",
+        f"appVersion of the chart is 0.0.1, must be {VERSION} (flyserve/core/version.py)",
+        f"CHANGELOG.md has no part {VERSION}",
+    ]

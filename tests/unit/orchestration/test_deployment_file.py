@@ -36,7 +36,10 @@ def test_models_are_found_beside_the_file(folder: Path) -> None:
 
 
 def test_models_are_found_under_the_applications_root_or_on_the_hub(folder: Path) -> None:
-    assert load_deployment(written(folder, "target: {model: fly}")).target.model == APPLICATION_ROOT / "fly"
+    assert (
+        load_deployment(written(folder, "target: {model: services}")).target.model
+        == APPLICATION_ROOT / "services"
+    )
     assert load_deployment(written(folder, "target: {model: org/a@main}")).target.model == Path("org/a@main")
 
 

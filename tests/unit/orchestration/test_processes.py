@@ -31,6 +31,7 @@ def test_a_second_signal_ends_the_grace_period_of_a_service(
 ) -> None:
     (tmp_path / "service.py").write_text(_SERVICE, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     ended = threading.Event()
 
     def signal_again() -> None:
@@ -74,6 +75,7 @@ signal.pause()
 @pytest.fixture
 def supervised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], SupervisedService]:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
     def make(crashing: str, broken: str) -> SupervisedService:
         (tmp_path / "service.py").write_text(_CRASHING.format(crashing=crashing, broken=broken))
