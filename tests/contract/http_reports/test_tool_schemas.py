@@ -92,7 +92,9 @@ async def called(
     return [json.loads(answer.calls[0][1]) for answer in answers], answers[0].warnings
 
 
-@pytest.mark.parametrize(("name", "choice"), zip(REFERRING, cycle(("required", "named", "strict"))))
+@pytest.mark.parametrize(
+    ("name", "choice"), list(zip(REFERRING, cycle(("required", "named", "strict")), strict=False))
+)
 async def test_references_in_a_tools_schema_refer_to_that_schema(
     demo: httpx2.AsyncClient, name: str, choice: str
 ) -> None:
