@@ -1,4 +1,4 @@
-"""What a cluster does not admit is refused before anything is installed."""
+"""Values that a cluster does not admit are refused before anything is installed."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a release already has in its cluster besides Ray: numbers of routers, names, claims, encryption."""
+"""State that a release has in its cluster besides Ray: numbers of routers, names, claims, encryption."""
 
 import copy
 from pathlib import Path

@@ -32,7 +32,7 @@ class Padding(NamedTuple):
 
     @property
     def is_none(self) -> bool:
-        """Whether nothing is padded, and masks are left out where none is needed."""
+        """True if nothing is padded, and masks are left out where none is needed."""
         return self == NO_PADDING
 
     def padded_rows(self, num_rows: int) -> int:
