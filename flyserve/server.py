@@ -21,7 +21,7 @@ _MARK = Path("orchestration", "deployment", "plan.py")
 def use_server() -> None:
     """Let this process and its children import the application, whatever the working folder has.
 
-    Nothing happens where the client is installed alone: `require_server` says so where it is needed.
+    Nothing happens where the client is installed alone: `missing_server` says so where it is needed.
 
     Raises:
         ConfigError: The application has another version than the client, or packages of the same names have

@@ -27,8 +27,6 @@ from services.engine.thread_engine import ThreadEngine
 
 logger = logging.getLogger(__name__)
 C = TypeVar("C", bound=ReplicaConfig)
-
-
 EngineConfig = ModelConfig | VllmConfig | LlamaCppConfig
 """Configuration of a model, by its runner."""
 
@@ -78,9 +76,7 @@ def _load(config: EngineConfig, start_followers: StartFollowers | None) -> tuple
         return load_runner(config), None
 
 
-def _engine(
-    config: ModelConfig | VllmConfig | LlamaCppConfig, start_followers: StartFollowers | None
-) -> Engine:
+def _engine(config: EngineConfig, start_followers: StartFollowers | None) -> Engine:
     """Return the engine of a model, which reports its measured costs."""
     from services.engine.head.head_scorer import HeadScorer
 

@@ -183,7 +183,7 @@ class DrafterSession:
         return arrived
 
     def record_accepted(self, num_accepted: int, num_drafts: int) -> None:
-        """Record that of the latest draft this many tokens were accepted, of so many that could have been."""
+        """Record the accepted tokens of the latest draft, and those that could have been accepted."""
         self._num_judged += min(num_accepted + 1, num_drafts)
         self._num_accepted += num_accepted
 

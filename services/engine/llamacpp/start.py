@@ -171,5 +171,5 @@ def _open(library: Any, model: int, config: LlamaCppConfig, capacity: int, most_
 
 def _reason(lines: list[str]) -> str:
     """Return why the library failed: its last error is the most general one, so it is the one before."""
-    told = [line.rpartition("error loading model: ")[2] for line in lines if "error loading model" in line]
-    return next(iter([*told, *lines]), "libllama names no reason; is there enough memory?")
+    reasons = [line.rpartition("error loading model: ")[2] for line in lines if "error loading model" in line]
+    return next(iter([*reasons, *lines]), "libllama names no reason; is there enough memory?")
