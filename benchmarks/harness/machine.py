@@ -3,9 +3,11 @@
 import os
 import platform
 import subprocess
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from flyserve.core.version import VERSION
@@ -63,10 +65,19 @@ def this_machine() -> Machine:
         flags={flag: flag in flags for flag in _FLAGS},
         threads=THREADS,
         load=os.getloadavg()[0],
-        versions={**versions, **{name: version(name) for name in _PACKAGES}},
+        versions=versions | _installed(_PACKAGES),
         commit=_commit(),
         date=datetime.now(UTC).date().isoformat(),
     )
+
+
+def _installed(packages: Iterable[str]) -> dict[str, str]:
+    """Return the versions of those that are here: a machine that runs the engine alone has no Ray."""
+    found: dict[str, str] = {}
+    for name in packages:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def _commit() -> str:
