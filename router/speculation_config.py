@@ -14,6 +14,7 @@ from router.requests.planning import SpeculationPlan
 from services.common.config import Config, OneOf
 from services.common.derived_model import with_fields_of
 
+
 def _mode(name: str) -> Mode:
     # NOTE: pydantic cannot call the class itself: from Python 3.12 on its signature is (*values).
     return Mode(name)
