@@ -7,7 +7,6 @@ import torch
 from transformers import PreTrainedModel
 
 from services.engine.config import Quantization
-from services.engine.forward.attention import RaggedForward
 from services.engine.forward.experts import pad_experts
 from services.engine.forward.fused import FusedForward, can_fuse
 from services.engine.forward.int8 import Int8Maker
@@ -15,6 +14,7 @@ from services.engine.forward.invariance import RowInvariance
 from services.engine.forward.linears import MakeLinear, PlainLinear
 from services.engine.forward.packed import LinearMaker, can_pack, pack_model
 from services.engine.forward.proven import ProvenMaker
+from services.engine.forward.ragged import RaggedForward
 from services.engine.forward.self_check import Forward, Reference, agrees, check_forward
 from services.engine.loading.model import LoadedModel
 from services.engine.memory.kv_cache import KvCache

@@ -15,11 +15,11 @@ from flyserve.core.messages import Role
 from flyserve.core.request import SamplingParams
 from services.engine.base import ForwardInput
 from services.engine.config import ModelConfig
-from services.engine.forward.attention import RaggedForward
 from services.engine.forward.choice import choose_forward
 from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.fused import FusedForward
 from services.engine.forward.linears import PlainLinear
+from services.engine.forward.ragged import RaggedForward
 from services.engine.forward.self_check import Forward
 from services.engine.forward.torch_runner import TorchRunner, load_runner, make_kv_cache
 from services.engine.loading.model import load_model

@@ -16,7 +16,6 @@ from services.engine.base import ForwardInput
 from services.engine.config import ModelConfig
 from services.engine.forward import choice as forward_choice
 from services.engine.forward import torch_runner
-from services.engine.forward.attention import RaggedForward
 from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.fused import FusedForward, can_fuse
 from services.engine.forward.linears import (
@@ -37,6 +36,7 @@ from services.engine.forward.packed import (
     linear_kinds,
     pack_model,
 )
+from services.engine.forward.ragged import RaggedForward
 from services.engine.loading.model import load_model
 from services.engine.memory.kv_cache import ContiguousKvCache
 from tests.support.tiny_models import make_tiny
