@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM
 
-from services.engine.forward.attention import SequentialAttention
 from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.fused_attention import FusedAttention, RotatedAttention
 from services.engine.forward.linears import BiasedLinear, Linear
 from services.engine.forward.residual import RmsNorm, make_residual
 from services.engine.forward.rotation import Rotary
 from services.engine.forward.shape import AttentionShape
+from services.engine.forward.varlen_attention import make_attention
 from services.engine.memory.kv_cache import ContiguousKvCache, KvCache
 
 _LLAMA_LIKE = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM)
@@ -108,7 +108,7 @@ class FusedForward:
         kv_cache = self.kv_cache
         if isinstance(kv_cache, ContiguousKvCache):
             return FusedAttention(batch, kv_cache, self._shape, self._rotary, self._dtype)
-        attend = SequentialAttention(batch, kv_cache)
+        attend = make_attention(batch, kv_cache)
         return RotatedAttention(batch, attend, self._shape, self._rotary, self._dtype)
 
 

@@ -8,10 +8,11 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from flyserve.core.errors import ModelError
-from services.engine.forward.attention import Attention, SequentialAttention
+from services.engine.forward.attention import Attention
 from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.padding import Padding
 from services.engine.forward.shape import AttentionShape
+from services.engine.forward.varlen_attention import make_attention
 from services.engine.memory.kv_cache import KvCache
 
 IMPLEMENTATION = "flyserve_ragged"
@@ -40,7 +41,7 @@ class RaggedForward:
             position_ids=_padded(batch.positions, padding)[None],
             use_cache=False,
             logits_to_keep=0 if kept is None else kept,
-            flyserve_attention=SequentialAttention(batch, self.kv_cache),
+            flyserve_attention=make_attention(batch, self.kv_cache),
         ).logits
         assert isinstance(logits, Tensor)
         return logits[0, : batch.num_outputs]
@@ -49,7 +50,7 @@ class RaggedForward:
         """As `Forward`."""
         queries, new = projected.tensor_split([shape.heads * shape.dim], dim=1)
         new = new.view(-1, 2, shape.kv_heads, shape.dim)
-        attention = SequentialAttention(batch, self.kv_cache)
+        attention = make_attention(batch, self.kv_cache)
         return attention(0, queries.reshape(-1, shape.heads, shape.dim), new)
 
 
