@@ -125,7 +125,7 @@ class BuiltinSection(ModelSection):
     row_invariant: AutoSwitch = "auto"
     """Gives a position the same bits whatever it is computed with, so that `exact` and `plain` agree token
     for token in every `dtype`: `auto` where a check at load proves it, `on` refuses a model or device where
-    it fails, `off` takes the fastest kernels. Only on CPUs."""
+    it fails, `off` takes the fastest kernels."""
 
     max_model_len: int | None = Field(None, ge=1)
     """Longest sequence, in tokens; null: as long as the model allows. vLLM: an argument of `engine_args`."""

@@ -1,6 +1,7 @@
 """Choose the forward of a model: fused where it equals transformers, else ragged."""
 
 import logging
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -10,10 +11,11 @@ from services.engine.config import Quantization
 from services.engine.forward.experts import pad_experts
 from services.engine.forward.fused import FusedForward, can_fuse
 from services.engine.forward.int8 import Int8Maker
-from services.engine.forward.invariance import RowInvariance
+from services.engine.forward.invariance import RowInvariance, attention_shape
 from services.engine.forward.linears import MakeLinear, PlainLinear
 from services.engine.forward.packed import LinearMaker, can_pack, pack_model
-from services.engine.forward.proven import ProvenMaker
+from services.engine.forward.padding import NO_PADDING, Padding, paddings
+from services.engine.forward.proven import ProvenMaker, TiledMaker
 from services.engine.forward.ragged import RaggedForward
 from services.engine.forward.self_check import Forward, Reference, agrees, check_forward
 from services.engine.loading.model import LoadedModel
@@ -35,24 +37,27 @@ def choose_forward(
     kv_cache: KvCache,
     device: str,
     quantization: Quantization = Quantization.NONE,
+    is_invariant: bool = True,
 ) -> Chosen:
     """Return the fused forward if there is one that agrees with transformers, else the ragged one.
 
-    Weights are quantized after the comparison, which they would not pass.
+    Weights are quantized after the comparison, which they would not pass. `is_invariant` takes linears on a
+    GPU that are row-invariant; on a CPU the padding of the cache decides that.
     """
     model, reference = loaded.model, Reference(loaded.model, loaded.vocab_size)
     # NOTE: the linears of a sharded model must stay those of transformers, which hold its parts.
     is_whole = loaded.shards == 1
-    build = _Build(model, kv_cache, is_whole and can_pack(model.dtype, device), quantization)
+    packs, on_gpu = is_whole and can_pack(model.dtype, device), torch.device(device).type == "cuda"
+    build = _Build(model, kv_cache, packs, quantization, tiles=is_whole and on_gpu and is_invariant)
     computing = str(kv_cache.dtype or model.dtype).removeprefix("torch.")
     if is_whole and can_fuse(model):
         fused, packing = build.fused(reference)
         if fused is not None:
-            rows = RowInvariance(fused, reference, loaded, is_ragged=False)
+            rows = RowInvariance(fused, reference, loaded, build.paddings(loaded), is_ragged=False)
             return Chosen(fused, f"fused forward, {packing}, computing in {computing}", rows)
         logger.warning("%s: the fused forward differs from transformers: not used", loaded.architecture)
     ragged, packing = build.ragged(reference, loaded.architecture)
-    rows = RowInvariance(ragged, reference, loaded, is_ragged=True)
+    rows = RowInvariance(ragged, reference, loaded, build.paddings(loaded), is_ragged=True)
     return Chosen(ragged, f"ragged forward, {packing}, attention in {computing}", rows)
 
 
@@ -63,6 +68,13 @@ class _Build(NamedTuple):
     kv_cache: KvCache
     packs: bool
     quantization: Quantization
+    tiles: bool
+
+    def paddings(self, loaded: LoadedModel) -> Iterable[Padding]:
+        """Return the paddings that may make attention row-invariant: without one on a GPU, or none to try."""
+        if not self.kv_cache.padding.is_none:
+            return paddings(attention_shape(loaded), self.kv_cache.dtype or self.model.dtype)
+        return (NO_PADDING,) if self.tiles else ()
 
     def fused(self, reference: Reference) -> tuple[FusedForward | None, str]:
         """Return the fused forward; None if it differs from the reference."""
@@ -77,7 +89,8 @@ class _Build(NamedTuple):
 
     def ragged(self, reference: Reference, name: str) -> tuple[RaggedForward, str]:
         """Return the ragged forward, which must equal the reference."""
-        forward, make_linear = RaggedForward(self.model, self.kv_cache), self._maker()
+        forward = RaggedForward(self.model, self.kv_cache)
+        make_linear = self._packer()
         is_int8 = self.quantization is Quantization.INT8
         if make_linear is not None and not is_int8 and self.model.dtype is torch.bfloat16:
             pack_model(self.model, make_linear, make_linear.make_copy)
@@ -90,7 +103,10 @@ class _Build(NamedTuple):
             return forward, make_int8.describe()
         return forward, _describe(make_linear)
 
-    def _maker(self, rows_dtype: torch.dtype | None = None) -> LinearMaker | ProvenMaker | None:
+    def _maker(self, rows_dtype: torch.dtype | None = None) -> LinearMaker | ProvenMaker | TiledMaker | None:
+        return TiledMaker() if self.tiles else self._packer(rows_dtype)
+
+    def _packer(self, rows_dtype: torch.dtype | None = None) -> LinearMaker | ProvenMaker | None:
         if not self.packs:
             return None
         if not self.kv_cache.padding.is_none:
@@ -101,5 +117,5 @@ class _Build(NamedTuple):
         return FusedForward(self.model, self.kv_cache, make_linear, rows_dtype)
 
 
-def _describe(make_linear: LinearMaker | ProvenMaker | None) -> str:
+def _describe(make_linear: LinearMaker | ProvenMaker | TiledMaker | None) -> str:
     return make_linear.describe() if make_linear is not None else "nothing packed"

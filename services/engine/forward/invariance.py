@@ -1,7 +1,7 @@
 """Check at load that a row has the same bits in any batch, and name the operator that fails."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from services.engine.base import KvSlot
 from services.engine.forward.experts import LEAST_ROWS
 from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.linears import PlainLinear
-from services.engine.forward.padding import KEY_BLOCK, NO_PADDING, paddings
+from services.engine.forward.padding import KEY_BLOCK, NO_PADDING, Padding
 from services.engine.forward.proven import BoundedLinear, is_row_invariant
 from services.engine.forward.self_check import Chunk, Forward, Reference, input_of, run_turn, separate_cache
 from services.engine.forward.shape import AttentionShape
@@ -80,17 +80,19 @@ class RowInvariance(NamedTuple):
     """Checks the rows of one forward.
 
     Attributes:
+        paddings: Paddings of attention to try; none if nothing is to be proven.
         is_ragged: The forward calls the model's own modules.
     """
 
     forward: Forward
     reference: Reference
     loaded: LoadedModel
+    paddings: Iterable[Padding]
     is_ragged: bool
 
     def check(self) -> RowCheck:
         """Choose the padding of attention, and compare sequences computed in several ways, bit for bit."""
-        attended = () if self.forward.kv_cache.padding.is_none else self._choose_padding()
+        attended = self._choose_padding()
         logits = [self._logits(_WAYS[0])]
         kernels = _digest([*logits, *attended])
         if not attended:
@@ -104,8 +106,7 @@ class RowInvariance(NamedTuple):
     def _choose_padding(self) -> Sequence[Tensor]:
         """Take the first padding with which attention is row-invariant, and return its result, if any."""
         kv_cache = self.forward.kv_cache
-        dtype = kv_cache.dtype or self.reference.dtype
-        for padding in paddings(attention_shape(self.loaded), dtype):
+        for padding in self.paddings:
             kv_cache.padding = padding
             attended = self.attended()
             if _are_equal(attended):
@@ -149,11 +150,12 @@ class RowInvariance(NamedTuple):
     def _linear_fault(self) -> str:
         """Return the first of the model's own linears that is not row-invariant from the padded rows on."""
         tested = set[tuple[int, ...]]()
+        least = 1 if self.forward.kv_cache.padding.is_none else LEAST_ROWS
         for name, weight in _weights(self.loaded.model) if self.is_ragged else ():
             if (key := (*weight.shape, *weight.stride())) not in tested:
                 tested.add(key)
-                linear = BoundedLinear(PlainLinear(weight), LEAST_ROWS)
-                if not is_row_invariant(linear, weight.shape[1], weight.dtype):
+                linear = BoundedLinear(PlainLinear(weight), least)
+                if not is_row_invariant(linear, weight, weight.dtype):
                     return name
         return self._activation_fault() if self.is_ragged else ""
 
@@ -165,6 +167,7 @@ class RowInvariance(NamedTuple):
         config: Any = self.loaded.model.config.get_text_config()
         width = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
         rows = torch.randn(_MOST_BESIDE, width, generator=torch.Generator().manual_seed(0))
+        rows = rows.to(self.reference.logits.device)
         multiple = self.forward.kv_cache.padding.rows
         ends = range(multiple, _MOST_BESIDE, 9 * multiple)
         for name, module in self.loaded.model.named_modules():

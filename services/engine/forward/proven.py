@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from services.engine.forward.linears import Linear, relative_error
+from services.engine.forward.linears import Linear, PlainLinear, relative_error
 from services.engine.forward.packed import (
     HALF,
     MAX_DUPLICATED_ELEMENTS,
@@ -27,30 +27,34 @@ logger = logging.getLogger(__name__)
 _LEAST_ROWS = (1, 2, 4, 16)
 """Smallest numbers of rows to compute, in the order in which they are tried until all give equal bits."""
 _MOST_ROWS = 512
+_BOUNDS = ((1, _MOST_ROWS), (64, _MOST_ROWS), (64, 64))
+"""Fewest and most rows of a plain linear's call on a GPU, in the order in which they are tried. On an H200
+those of Llama 3.1 8B need the first (queries, gate and head), the second (output) and the third (down)."""
 _COUNTS = (*range(1, 9), 13, 16, 17, 31, 32, 33, 64, 100, 256, _MOST_ROWS)
 """Numbers of rows at which libraries may choose another kernel."""
 
 
 @dataclass(slots=True)
 class BoundedLinear:
-    """A linear of which each call computes at least `least` rows, and at most as many as have been tested."""
+    """A linear of which each call computes at least `least` rows and at most `most`, which are tested."""
 
     linear: Linear
     least: int
+    most: int = _MOST_ROWS
 
     def __call__(self, rows: Tensor) -> Tensor:
         count = len(rows)
-        if self.least <= count <= _MOST_ROWS:
+        if self.least <= count <= self.most:
             return self.linear(rows)
         if count < self.least:
             return self.linear(F.pad(rows, (0, 0, 0, self.least - count)))[:count]
-        return torch.cat([self(part) for part in torch.split(rows, _MOST_ROWS)])
+        return torch.cat([self(part) for part in torch.split(rows, self.most)])
 
 
-def is_row_invariant(linear: Linear, width: int, rows_dtype: torch.dtype) -> bool:
-    """Check that a row of the linear's input, (rows, width), gives the same bits in batches of any size."""
+def is_row_invariant(linear: Linear, weight: Tensor, rows_dtype: torch.dtype) -> bool:
+    """Check that a row gives the same bits in batches of any size; `linear` multiplies by this weight."""
     generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(_MOST_ROWS, width, generator=generator).to(rows_dtype)
+    rows = torch.randn(_MOST_ROWS, weight.shape[1], generator=generator).to(weight.device, rows_dtype)
     expected = linear(rows)
     spans = [
         slice(first, first + count) for count in _COUNTS for first in {0, 7 % count, 64 - count} if first >= 0
@@ -106,6 +110,35 @@ class ProvenMaker:
                 yield kind, least
 
 
+class TiledMaker:
+    """Makes plain linears that compute as many rows at a time as are proven row-invariant, for GPUs.
+
+    There a library divides the sum of a long row among more or fewer blocks, by the number of rows.
+    """
+
+    def __init__(self) -> None:
+        self._bounds: dict[tuple[int, ...], tuple[int, int] | None] = {}
+
+    def __call__(self, weight: Tensor) -> Linear:
+        """Make a linear without bias; the plain one where nothing is proven: the check of rows finds it."""
+        plain, shape = PlainLinear(weight.detach()), tuple(weight.shape)
+        if shape not in self._bounds:
+            proven = (
+                bounds
+                for bounds in _BOUNDS
+                if is_row_invariant(BoundedLinear(plain, *bounds), weight, weight.dtype)
+            )
+            self._bounds[shape] = next(proven, None)
+        bounds = self._bounds[shape]
+        return plain if bounds is None else BoundedLinear(plain, *bounds)
+
+    def describe(self) -> str:
+        """Describe how many shapes are proven, and how many of them are computed in other numbers of rows."""
+        proven = [bounds for bounds in self._bounds.values() if bounds is not None]
+        tiled = sum(bounds != _BOUNDS[0] for bounds in proven)
+        return f"{len(proven)} of {len(self._bounds)} shapes row-invariant, {tiled} of them in tiles"
+
+
 def _least_rows(kind: LinearKind, weight: Tensor, rows_dtype: torch.dtype) -> int | None:
     """Return the smallest number of rows from which on a row's bits are equal; None if there is none.
 
@@ -117,7 +150,7 @@ def _least_rows(kind: LinearKind, weight: Tensor, rows_dtype: torch.dtype) -> in
         proven = (
             least
             for least in _LEAST_ROWS
-            if is_row_invariant(BoundedLinear(linear, least), weight.shape[1], rows_dtype)
+            if is_row_invariant(BoundedLinear(linear, least), weight, rows_dtype)
         )
         return next(proven, None)
     except (RuntimeError, AttributeError) as error:

@@ -109,7 +109,9 @@ def load_runner(
     read_bytes = weight_bytes(loaded.model)
     if config.quantization is Quantization.INT8:
         read_bytes //= loaded.model.dtype.itemsize
-    forward, description, rows = choose_forward(loaded, kv_cache, device, config.quantization)
+    forward, description, rows = choose_forward(
+        loaded, kv_cache, device, config.quantization, config.row_invariant != "off"
+    )
     checked = rows.check()
     room_bytes = forward_bytes(loaded.model, config.batch_tokens)
     create_kv_memory(forward, torch.cuda, room_bytes, smallest if is_measured else None)

@@ -17,7 +17,7 @@ from services.engine.base import ForwardInput
 from services.engine.config import Dtype, ModelConfig, Quantization
 from services.engine.forward.linears import Linear, PlainLinear
 from services.engine.forward.padding import KEY_BLOCK, Padding
-from services.engine.forward.proven import BoundedLinear, ProvenMaker, is_row_invariant
+from services.engine.forward.proven import BoundedLinear, ProvenMaker, TiledMaker, is_row_invariant
 from services.engine.forward.torch_runner import TorchRunner, load_runner
 from services.target.config import TargetConfig
 from tests.support.processes import TARGET_MODEL
@@ -162,8 +162,38 @@ def test_a_linear_whose_bits_depend_on_the_number_of_rows_is_found() -> None:
     def uneven(rows: torch.Tensor) -> torch.Tensor:
         return PlainLinear(weight)(rows if len(rows) > 1 else rows * 1.0001)
 
-    assert not is_row_invariant(uneven, 96, torch.float32)
-    assert is_row_invariant(BoundedLinear(uneven, 4), 96, torch.float32)
+    assert not is_row_invariant(uneven, weight, torch.float32)
+    assert is_row_invariant(BoundedLinear(uneven, 4), weight, torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("uses_other", "bounds"),
+    [
+        (lambda count, place: False, (1, 512)),
+        (lambda count, place: count < 64, (64, 512)),
+        (lambda count, place: count > 100, (64, 64)),
+        (lambda count, place: place == 3, None),
+    ],
+)
+def test_a_linear_on_a_gpu_computes_as_many_rows_at_a_time_as_give_equal_bits(
+    monkeypatch: pytest.MonkeyPatch, uses_other: Callable[[int, int], bool], bounds: tuple[int, int] | None
+) -> None:
+    multiply, counts = torch.nn.functional.linear, set[int]()
+
+    def uneven(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Multiply as a library with another order of sums for some numbers of rows, or places."""
+        counts.add(len(rows))
+        factors = [1.001 if uses_other(len(rows), place) else 1.0 for place in range(len(rows))]
+        return (multiply(rows.double(), weight.double()) * torch.tensor(factors)[:, None]).float()
+
+    weight = torch.randn(64, 96, generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr(torch.nn.functional, "linear", uneven)
+    linear = TiledMaker()(weight)
+    counts.clear()
+    for number in (600, 1):
+        assert len(linear(torch.ones(number, 96))) == number
+    least, most = bounds or (1, 600)
+    assert counts == {least, most, max(least, 600 % most or least)}
 
 
 @pytest.mark.parametrize(
