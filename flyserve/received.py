@@ -112,6 +112,7 @@ class ReceivedStream:
                 index=index,
                 token_ids=tuple(token.id for chunk in chunks for token in chunk.tokens),
                 is_finished=chunks[-1].finish_reason is not None,
+                kernels=next((chunk.kernels for chunk in reversed(chunks) if chunk.kernels), ""),
             )
             for index, chunks in enumerate(self._chunks)
             if chunks

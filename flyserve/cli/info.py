@@ -128,6 +128,7 @@ def _model(tier: str, model: ModelInfo | None) -> Text:
         f"context {context}",
         "" if looks_up else f"vocabulary {model.vocab_size:,}",
         "" if looks_up else f"weights {model.weight_fingerprint[:12]}",
+        f"kernels {model.kernels[:8]}" if model.kernels else "",
         "answers by itself in mode draft" if model.standalone_sequences else "",
         f"maps its vocabulary by {model.vocabulary_way}, overlap {model.vocabulary_overlap:.0%}"
         if model.vocabulary_way

@@ -144,11 +144,16 @@ class ChatMessage:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedChoice:
-    """Received part of one choice of a response whose stream broke."""
+    """Received part of one choice of a response whose stream broke.
+
+    Attributes:
+        kernels: Last kernels that a chunk of the choice named; "" accepts any.
+    """
 
     index: int
     token_ids: tuple[int, ...]
     is_finished: bool = False
+    kernels: str = ""
 
 
 @dataclass(frozen=True, slots=True)

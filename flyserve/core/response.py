@@ -179,6 +179,8 @@ class Chunk(Part):
         prompt_tokens: In the response's first chunk, else 0.
         origin: In the response's first chunk, else None.
         prompt: In the response's first chunk, if log-probabilities of the prompt were requested; else empty.
+        kernels: In the choice's first chunk of a stream, and after a change: hash of the kernels that compute
+            it; else empty.
     """
 
     choice_index: int = 0
@@ -188,6 +190,7 @@ class Chunk(Part):
     prompt_tokens: int = 0
     origin: Origin | None = None
     prompt: tuple[PromptToken, ...] = ()
+    kernels: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

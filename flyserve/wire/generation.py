@@ -56,12 +56,13 @@ def chunk_to_wire(chunk: Chunk) -> pb.GenerateChunk:
         tokens=_tokens_to_wire(chunk.tokens),
         choice_index=chunk.choice_index,
         prompt=_prompt_to_wire(chunk.prompt),
+        kernels=chunk.kernels,
     )
     for each in chunk.rounds:
         encode(each, wire.rounds.add())
     if chunk.finish_reason is None and not chunk.request_id:
         return wire
-    return encode(chunk, wire, without=("text", "tokens", "choice_index", "rounds", "prompt"))
+    return encode(chunk, wire, without=("text", "tokens", "choice_index", "rounds", "prompt", "kernels"))
 
 
 def chunk_from_wire(wire: pb.GenerateChunk) -> Chunk:

@@ -1,14 +1,14 @@
 """The status of a deployment as shown to people: every replica's state, last fault and remedy. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from flyserve.core.break_even import break_even
-from flyserve.core.messages import Load, Role
+from flyserve.core.messages import Load, ModelInfo, Role
 from orchestration.control.autoscaler import AutoscalingStatus
 from orchestration.control.cluster_state import ClusterState
-from orchestration.control.instances import Instance, Phase, ReplicaHistory
+from orchestration.control.instances import Instance, Phase
 from orchestration.control.precedence import deferred
 from orchestration.deployment.plan import ReplicaSpec
 from services.common.sections import ENGINE
@@ -140,7 +140,7 @@ def replicas(
     ]
 
     def status(instance: Instance) -> ReplicaStatus:
-        state, detail = _state(instance, cluster.history(instance.key.replica), now)
+        state, detail = _state(instance, cluster, now)
         return ReplicaStatus(
             role=instance.role,
             replica=instance.key.replica,
@@ -167,13 +167,15 @@ def speculation(instances: Iterable[Instance], draft_length: int) -> str:
     return "" if found is None else found.describe()
 
 
-def _state(instance: Instance, history: ReplicaHistory, now: float) -> tuple[ReplicaState, str]:
+def _state(instance: Instance, cluster: ClusterState, now: float) -> tuple[ReplicaState, str]:
     """Return an instance's state and its detail."""
+    history = cluster.history(instance.key.replica)
     if instance.phase is Phase.LOST:
         return ReplicaState.RESTARTING, history.fault
     if instance.phase is not Phase.STARTING:
-        is_dependent = instance.role is Role.TARGET and instance.info and not instance.info.row_invariant
-        return ReplicaState(instance.phase.value), "row_invariant: false" if is_dependent else ""
+        targets = [each.info for each in cluster.instances.values() if each.role is Role.TARGET and each.info]
+        limits = _limits(instance.info, targets) if instance.role is Role.TARGET and instance.info else ()
+        return ReplicaState(instance.phase.value), ", ".join(limits)
     if instance.waiting_for:
         return ReplicaState.PENDING, instance.waiting_for
     if not history.fault:
@@ -181,6 +183,15 @@ def _state(instance: Instance, history: ReplicaHistory, now: float) -> tuple[Rep
     wait_s = history.retry_at - now
     detail = f"{history.fault} (retried in {wait_s:.0f} s)" if wait_s > 1 else history.fault
     return ReplicaState.FAILED if history.is_rejection else ReplicaState.RESTARTING, detail
+
+
+def _limits(info: ModelInfo, targets: Iterable[ModelInfo]) -> Iterator[str]:
+    """Yield why tokens of a target may differ with its load, or from those of targets with its weights."""
+    if not info.row_invariant:
+        yield "row_invariant: false"
+    alike = (each for each in targets if each.weight_fingerprint == info.weight_fingerprint)
+    if any(each.kernels != info.kernels for each in alike):
+        yield f"kernels {info.kernels[:8] or 'unknown'}, not those of all targets"
 
 
 def _remedy(state: ReplicaState, spec: ReplicaSpec) -> str:

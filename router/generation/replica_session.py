@@ -13,7 +13,15 @@ from router.config import RouterConfig
 from router.generation.reactions import Reaction, reaction_to
 from router.generation.step_timeout import StepTimeout
 from router.replicas.connections import Connection, Connections
-from router.replicas.pools import Accepts, Replica, ReplicaPool, any_replica, with_room, with_weights
+from router.replicas.pools import (
+    Accepts,
+    Replica,
+    ReplicaPool,
+    any_replica,
+    with_kernels,
+    with_room,
+    with_weights,
+)
 from router.requests.request import PreparedRequest
 from services.common.streams import SequenceStream
 
@@ -28,9 +36,12 @@ Answer = TypeVar("Answer", bound=Verification | Draft)
 class ReplicaSession(ABC, Generic[S]):
     """Run steps at one replica; after its failure replay the sequence at another one with the same weights.
 
+    Among these replicas, one with the kernels that have computed the response so far is preferred.
+
     Attributes:
         tier: Name of the tier, for messages.
         connections: All connections of this response, with their bytes and replays.
+        has_changed_kernels: Replicas with different kernels have computed parts of the response.
     """
 
     tier: ClassVar[str]
@@ -63,6 +74,8 @@ class ReplicaSession(ABC, Generic[S]):
         self._was_retried = False
         self._has_answered = False
         self.has_changed_kernels = False
+        self._kernels = request.received_kernels
+        self._named_kernels = ""
         self._started_s = 0.0
         self._connection: Connection[S]
 
@@ -93,6 +106,15 @@ class ReplicaSession(ABC, Generic[S]):
     def _record(self, answer: Any, spent_s: float) -> None:
         """Record the answer to a step."""
         self.replica.record_answer(answer.load)
+        kernels, before = self.replica.info.kernels, self._kernels
+        self.has_changed_kernels |= bool(before) and kernels != before
+        self._kernels = kernels
+
+    def take_kernels(self) -> str:
+        """Return the kernels of the last answer; "" if they were returned before."""
+        kernels = "" if self._kernels == self._named_kernels else self._kernels
+        self._named_kernels = self._kernels
+        return kernels
 
     async def _run(self, step: Callable[[S], Awaitable[Answer]]) -> Answer:
         """Run a step at one replica after the other, until it succeeds."""
@@ -125,7 +147,6 @@ class ReplicaSession(ABC, Generic[S]):
         await self.connections.cancel(error)
         self._failed.append(left)
         await self._open(await self._next_replica(left, reaction, error))
-        self.has_changed_kernels |= self.replica.info.kernels != left.info.kernels
 
     async def _next_replica(self, left: Replica, reaction: Reaction, error: FlyServeError) -> Replica:
         match reaction:
@@ -142,17 +163,14 @@ class ReplicaSession(ABC, Generic[S]):
 
     def _retry_once(self, left: Replica, error: FlyServeError) -> Replica:
         """Return another replica after an internal error at the first one; raise the second such error."""
-        replica = None if self._was_retried else self._pool.pick(self._accepts(left), self._key)
+        replica = None if self._was_retried else self._choose(self._accepts(left))
         if replica is None:
             raise InternalError(f"the {self.tier} failed on this request: {error}") from error
         self._was_retried = True
         return replica
 
     async def _successor(self, left: Replica, error: FlyServeError) -> Replica:
-        """Return a healthy replica with the same weights, if possible with the same kernels.
-
-        First one that has not failed for this response.
-        """
+        """Return a healthy replica with the same weights, first one that has not failed for this response."""
         self._failures_in_a_row += 1
         if self._failures_in_a_row > _MAX_FAILURES_IN_A_ROW:
             raise NotReady(
@@ -161,8 +179,6 @@ class ReplicaSession(ABC, Generic[S]):
         accepts = self._accepts(left)
         if not self._pool.ready(accepts):
             self._failed.clear()
-        if self._pool.ready(alike := _with_kernels(left, accepts)):
-            accepts = alike
         while True:
             replica = await self._pick(accepts)
             if await replica.is_healthy():
@@ -176,10 +192,15 @@ class ReplicaSession(ABC, Generic[S]):
 
     async def _pick(self, accepts: Accepts) -> Replica:
         await self._pool.wait(accepts, self._wait_s)
-        replica = self._pool.pick(accepts, self._key)
+        replica = self._choose(accepts)
         if replica is None:
             raise self._no_replica(accepts)
         return replica
+
+    def _choose(self, accepts: Accepts) -> Replica | None:
+        """Return an accepted replica, if possible with the kernels of the response so far."""
+        alike = with_kernels(self._kernels, accepts)
+        return self._pool.pick(alike if self._pool.ready(alike) else accepts, self._key)
 
     def _no_replica(self, accepts: Accepts) -> NotReady | Overloaded:
         """Return the error of a request for which no accepted replica can be picked."""
@@ -188,8 +209,3 @@ class ReplicaSession(ABC, Generic[S]):
     async def _open(self, replica: Replica) -> None:
         self._has_answered = False
         self._connection = await self.connections.open(replica, self._make_stream(replica))
-
-
-def _with_kernels(left: Replica, accepts: Accepts) -> Accepts:
-    """Return a predicate that accepts replicas whose results have the same bits as those of another one."""
-    return lambda replica: accepts(replica) and replica.info.kernels == left.info.kernels

@@ -11,11 +11,17 @@ from flyserve.core.round_record import RoundRecord
 from flyserve.core.speculation import Speculation
 from flyserve.core.types import Decision, Logprobs, Token
 from router.generation.recorder import Recorder
+from router.generation.replica_session import ReplicaSession
 from router.replicas.connections import Connections
 from router.requests.request import PreparedRequest
 from router.text.output import ResponseText
 from router.text.tokenizer import Tokenizer
 from router.tools.parts import Parts
+
+_OTHER_KERNELS = (
+    "the response continued at a replica with other kernels: a token at a near tie may differ from the first"
+    " one's"
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,6 +40,11 @@ class Response(ABC):
 
     @property
     @abstractmethod
+    def session(self) -> ReplicaSession[Any]:
+        """Its session with the replicas whose tokens it has."""
+
+    @property
+    @abstractmethod
     def connections(self) -> Sequence[Connections[Any]]:
         """Its connections, by tier."""
 
@@ -47,7 +58,8 @@ class Response(ABC):
 
     def warnings(self) -> Iterator[str]:
         """Yield warnings about this choice, at its end."""
-        return iter(())
+        if self.session.has_changed_kernels:
+            yield _OTHER_KERNELS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +85,7 @@ def make_chunk(response: Response, index: int, decision: Decision, tokenizer: To
         "text": text,
         "tokens": tokens,
         "rounds": response.recorder.take_rounds(),
+        "kernels": response.session.take_kernels(),
     }
     if finish_reason is not None:
         fields |= {

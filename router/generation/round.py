@@ -17,10 +17,6 @@ from router.generation.response import Response
 from router.generation.target_session import TargetSession
 from router.replicas.connections import Connections
 
-_OTHER_KERNELS = (
-    "the response continued at a target replica with other kernels: a token at a near tie may differ from the"
-    " first one's"
-)
 _OWN_CHOICES = frozenset({Verdict.CORRECTED, Verdict.BONUS, Verdict.PLAIN})
 
 
@@ -39,6 +35,10 @@ class SpeculativeResponse(Response):
     drafts: DraftSources | None
     extension: ExtensionLength
     strict_spans: StrictSpans
+
+    @property
+    def session(self) -> TargetSession:
+        return self.target
 
     @property
     def connections(self) -> Sequence[Connections[Any]]:
@@ -111,8 +111,7 @@ class SpeculativeResponse(Response):
         return self.logprobs.take(position, decided)
 
     def warnings(self) -> Iterator[str]:
-        if self.target.has_changed_kernels:
-            yield _OTHER_KERNELS
+        yield from Response.warnings(self)
         if self.drafts:
             yield from self.drafts.drafter.warnings(self.speculation.statistics)
 

@@ -91,6 +91,10 @@ class StandaloneResponse(Response):
     most_tokens: int
 
     @property
+    def session(self) -> StandaloneSession:
+        return self.drafter
+
+    @property
     def connections(self) -> Sequence[Connections[Any]]:
         return (self.drafter.connections,)
 

@@ -337,3 +337,10 @@ def with_weights(fingerprint: str) -> Accepts:
     if not fingerprint:
         return any_replica
     return lambda replica: replica.info.weight_fingerprint == fingerprint
+
+
+def with_kernels(kernels: str, accepts: Accepts) -> Accepts:
+    """Return a predicate that accepts of the accepted replicas those with these kernels; "" accepts all."""
+    if not kernels:
+        return accepts
+    return lambda replica: accepts(replica) and replica.info.kernels == kernels

@@ -123,6 +123,11 @@ class PreparedRequest(RequestParams):
         """Tokens of one unfinished choice that the client has received."""
         return self.resumed[0].token_ids if self.resumed else ()
 
+    @property
+    def received_kernels(self) -> str:
+        """Kernels that have computed the received tokens of one unfinished choice; "" if they are unknown."""
+        return self.resumed[0].kernels if self.resumed else ""
+
     def _choice(self, index: int) -> "PreparedRequest":
         sampling = replace(self.sampling, seed=choice_seed(self.seed, index))
         return replace(self, sampling=sampling, request_id=f"{self.request_id}#{index}")

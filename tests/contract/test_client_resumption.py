@@ -150,6 +150,8 @@ async def test_a_stream_cut_after_every_chunk_gives_the_undisturbed_response(rig
     response = await rig.streamed((rig.cut, rig.cut), PLAIN, stop=stop)
     assert outcome(response) == outcome(expected)
     assert response.resumed >= 8
+    received = [choice.kernels for request in rig.cutter.requests for choice in request.resume.choices]
+    assert len(received) >= 8 and set(received) == {"simulated"}
 
 
 async def test_a_drawn_seed_is_kept(rig: Rig) -> None:

@@ -101,6 +101,16 @@ async def test_another_drafter_continues_a_response(model: Path, answers_nothing
     assert sorted(response.statistics.replays for response in responses) == [0, 1]
 
 
+async def test_a_drafter_with_other_kernels_says_that_it_continued(model: Path) -> None:
+    first, second = drafter(kernels="k1"), drafter(kernels="k2")
+    dies_at(first, 5)
+    async with serving(model, first, second, balancing="round_robin") as rig:
+        responses = [await rig.generate(DRAFT), await rig.generate(DRAFT)]
+    for response in responses:
+        is_said = any("other kernels" in warning for warning in response.warnings)
+        assert is_said == bool(response.statistics.replays)
+
+
 def holds(service: FakeDrafter) -> asyncio.Event:
     """Let every standalone sequence wait at its second step until the event is set."""
     released = asyncio.Event()

@@ -48,6 +48,19 @@ async def test_other_weights_do_not_continue_it(rig: Rig) -> None:
     assert error.code() is grpc.StatusCode.UNAVAILABLE
 
 
+async def test_it_goes_on_with_equal_kernels_or_says_that_it_does_not(tmp_path: Path) -> None:
+    targets = [FakeTarget(HashModel(), kernels=kernels) for kernels in ("k1", "k2", "k2")]
+    async with running(save_tokenizer(tmp_path), targets, balancing="round_robin") as rig:
+        chunks = await rig.stream(PLAIN, 9)
+        named = [chunk.kernels for chunk in chunks if chunk.kernels]
+        assert named == [chunks[0].kernels] and named[0] in ("k1", "k2")
+        for kernels, others in (("k1", False), ("k2", False), ("k1", False), ("k3", True), ("", False)):
+            resume = pb.Resumption(choices=[pb.ReceivedChoice(token_ids=joined(chunks), kernels=kernels)])
+            rest = await rig.stream(PLAIN, 30, resume=resume)
+            assert (rest[0].kernels == kernels) != (others or not kernels)
+            assert any("other kernels" in warning for warning in rest[-1].warnings) == others
+
+
 @pytest.mark.parametrize(
     ("choices", "part"),
     [

@@ -1,6 +1,5 @@
 """Check at load that a row has the same bits in any batch, and name the operator that fails."""
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
@@ -16,7 +15,15 @@ from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.linears import PlainLinear
 from services.engine.forward.padding import KEY_BLOCK, NO_PADDING, Padding
 from services.engine.forward.proven import BoundedLinear, is_row_invariant
-from services.engine.forward.self_check import Chunk, Forward, Reference, input_of, run_turn, separate_cache
+from services.engine.forward.self_check import (
+    Chunk,
+    Forward,
+    Reference,
+    hash_of_bits,
+    input_of,
+    run_turn,
+    separate_cache,
+)
 from services.engine.forward.shape import AttentionShape
 from services.engine.loading.model import LoadedModel
 
@@ -93,14 +100,13 @@ class RowInvariance(NamedTuple):
     def check(self) -> RowCheck:
         """Choose the padding of attention, and compare sequences computed in several ways, bit for bit."""
         attended = self._choose_padding()
-        logits = [self._logits(_WAYS[0])]
-        kernels = _digest([*logits, *attended])
+        beside_many, is_capped = self._beside_many()
+        logits = [*map(self._logits, _WAYS), beside_many]
+        kernels = hash_of_bits([*logits, *attended])
         if not attended:
             return RowCheck("attention", kernels)
-        beside_many, is_capped = self._beside_many()
         if is_capped:
             return RowCheck("attention with capped scores or sinks", kernels)
-        logits += [*(self._logits(way) for way in _WAYS[1:]), beside_many]
         return RowCheck(self._linear_fault() or ("" if _are_equal(logits) else self._differing()), kernels)
 
     def _choose_padding(self) -> Sequence[Tensor]:
@@ -243,11 +249,3 @@ def attention_shape(loaded: LoadedModel) -> AttentionShape:
 
 def _are_equal(tensors: Sequence[Tensor]) -> bool:
     return all(torch.equal(tensors[0], other) for other in tensors[1:])
-
-
-def _digest(tensors: Sequence[Tensor]) -> str:
-    """Return a hash of all bits."""
-    found = hashlib.sha256()
-    for tensor in tensors:
-        found.update(tensor.contiguous().view(torch.uint8).cpu().numpy().tobytes())
-    return found.hexdigest()[:16]

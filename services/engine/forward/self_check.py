@@ -1,5 +1,6 @@
 """Check at load that a model is computed as transformers computes it, including rollbacks."""
 
+import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -159,6 +160,14 @@ def difference_of(computed: Tensor, expected: Tensor, dtype: torch.dtype) -> flo
     gaps = (computed - expected).abs().amax(-1) / expected.abs().max()
     gaps = gaps.nan_to_num(nan=float("inf")).sort().values
     return gaps[math.ceil(_CLOSE_SHARE[dtype] * len(gaps)) - 1].item()
+
+
+def hash_of_bits(tensors: Sequence[Tensor]) -> str:
+    """Return a hash of all bits of some tensors."""
+    found = hashlib.sha256()
+    for tensor in tensors:
+        found.update(tensor.contiguous().view(torch.uint8).cpu().numpy().tobytes())
+    return found.hexdigest()[:16]
 
 
 def _compare(

@@ -4,6 +4,7 @@ import ctypes
 import logging
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,8 @@ def load_gguf_runner(config: LlamaCppConfig) -> LlamaCppRunner:
     )
     logger.info("%s: %s, %d KV positions", file, quantization, capacity)
     runner = LlamaCppRunner(info, context, _num_rows(config), rows, most_slots)
-    check_steps(runner, torch.bfloat16, _CHECKED_TOKENS)  # quantized rows, and 16 bits of KV memory, round
+    # Quantized rows, and 16 bits of KV memory, round.
+    runner.info = replace(info, kernels=check_steps(runner, torch.bfloat16, _CHECKED_TOKENS))
     return runner
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from flyserve.core.errors import ModelError, describe
 from flyserve.core.request import SamplingParams
 from services.engine.base import ForwardInput, KvSlot, Runner
-from services.engine.forward.self_check import TOLERANCE, difference_of
+from services.engine.forward.self_check import TOLERANCE, difference_of, hash_of_bits
 
 _LENGTH = 70
 """Tokens of a sequence: several blocks of memory, the last one not full."""
@@ -16,10 +16,13 @@ _Found = tuple[Tensor, Tensor]
 """Computed logits and those of a prefill."""
 
 
-def check_steps(runner: Runner, dtype: torch.dtype | None = None, length: int = _LENGTH) -> None:
+def check_steps(runner: Runner, dtype: torch.dtype | None = None, length: int = _LENGTH) -> str:
     """Compute two sequences of `length` in steps, and compare their rows with those of a prefill of each.
 
     The rows may differ as much as those of `dtype`, by default the runner's.
+
+    Returns:
+        Hash of the rows in steps and of the prefills: replicas of a model that agree on it compute alike.
 
     Raises:
         ModelError: The rows differ by more than rounding, or a step fails.
@@ -37,6 +40,7 @@ def check_steps(runner: Runner, dtype: torch.dtype | None = None, length: int = 
             f"{name}: its rows computed step by step differ from those of one prefill by {difference:.1e},"
             f" {limit}: this model cannot be served by this engine"
         )
+    return hash_of_bits([computed, expected])
 
 
 def _compute(runner: Runner, length: int) -> Iterator[_Found]:

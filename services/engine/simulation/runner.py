@@ -43,6 +43,7 @@ class SimulatedRunner(SlotAllocator):
             max_sequences=max_sequences,
             costs=ForwardCosts(config.forward_s(1, 1), config.forward_s(1, VERIFIED_TOKENS)),
             row_invariant=True,
+            kernels="simulated",
         )
         self._computed: Counter[KvSlot] = Counter()
 

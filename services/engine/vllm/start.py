@@ -2,6 +2,7 @@
 
 import logging
 import os
+from dataclasses import replace
 
 import torch
 
@@ -36,7 +37,7 @@ def load_vllm_runner(config: VllmConfig) -> VllmRunner:
         if layout.plain_only and config.role is Role.DRAFTER:
             raise ModelError(f"{info.model_id} cannot draft: {layout.plain_only}: use another drafter")
         runner = VllmRunner(info, workers, layout, workers.batch_tokens)
-        check_steps(runner)
+        runner.info = replace(runner.info, kernels=check_steps(runner))
         workers.step_timeout_s = (config if isinstance(config, Shards) else Shards()).group_timeout_s
     except BaseException:
         workers.close()

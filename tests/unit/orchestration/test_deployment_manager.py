@@ -10,6 +10,7 @@ import pytest
 
 from flyserve.core.errors import ConfigError, NotReady
 from flyserve.core.messages import Role
+from flyserve.wire.streams import info_to_wire
 from orchestration.control.fleet import InstanceRejected, InstanceUnavailable
 from orchestration.control.status import ReplicaState
 from orchestration.deployment.file import Deployment
@@ -64,6 +65,20 @@ async def test_a_target_whose_rows_depend_on_their_batch_is_shown(
     scene.manager.registry.report("a-router", 0, {"target-1": "it never agrees"})
     rows = {row.replica: row.detail for row in (await scene.manager.status()).replicas}
     assert rows == {"target-0": "row_invariant: false", "target-1": "it never agrees"}
+
+
+async def test_targets_with_different_kernels_are_shown(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def info(self: FakeInstance, request: Any, context: Any) -> Any:
+        return info_to_wire(replace(manager_rig.INFO, kernels=f"port {self.host.address[-5:]}"), self.load)
+
+    monkeypatch.setattr(FakeInstance, "Info", info)
+    await scene.manager.apply(deployment(), FILE)
+    await scene.until_ready("target-0.1", "target-1.1")
+    rows = (await scene.manager.status()).replicas
+    expected = [f"kernels port {row.address[-5:]}"[:16] + ", not those of all targets" for row in rows]
+    assert [row.detail for row in rows] == expected
 
 
 async def test_a_crashed_replica_is_restarted_with_the_next_generation(scene: Scene) -> None:
