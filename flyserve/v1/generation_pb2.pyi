@@ -429,10 +429,15 @@ class ReceivedChoice(_message.Message):
     INDEX_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     IS_FINISHED_FIELD_NUMBER: _builtins.int
+    KERNELS_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """Index of the choice, from 0."""
     is_finished: _builtins.bool
     """True if the final chunk was received; the router does not continue this choice."""
+    kernels: _builtins.str
+    """Last kernels that a chunk of the choice named. A replica with these is preferred; a continuation by others has a warning.
+    Empty accepts any.
+    """
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Ids of the received tokens; their text is not sent again."""
@@ -443,10 +448,11 @@ class ReceivedChoice(_message.Message):
         index: _builtins.int = ...,
         token_ids: _abc.Iterable[_builtins.int] | None = ...,
         is_finished: _builtins.bool = ...,
+        kernels: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "is_finished", b"is_finished", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "is_finished", b"is_finished", "kernels", b"kernels", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -976,6 +982,7 @@ class GenerateChunk(_message.Message):
     ROUNDS_FIELD_NUMBER: _builtins.int
     PROMPT_FIELD_NUMBER: _builtins.int
     ORIGIN_FIELD_NUMBER: _builtins.int
+    KERNELS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """Text to append; whole UTF-8 characters."""
     finish_reason: Global___FinishReason.ValueType
@@ -986,6 +993,8 @@ class GenerateChunk(_message.Message):
     """Set in the first chunk of a response: prompt length in tokens."""
     choice_index: _builtins.int
     """Index of the choice, from 0."""
+    kernels: _builtins.str
+    """Set in the first chunk of a choice in each stream, and after a change: hash of the kernels that compute it."""
     @_builtins.property
     def tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___Token]:
         """Tokens decided since the choice's last chunk. Text that may begin a stop string follows in a later chunk."""
@@ -1024,10 +1033,11 @@ class GenerateChunk(_message.Message):
         rounds: _abc.Iterable[Global___Round] | None = ...,
         prompt: _abc.Iterable[Global___PromptToken] | None = ...,
         origin: Global___Origin | None = ...,
+        kernels: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["origin", b"origin", "statistics", b"statistics"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice_index", b"choice_index", "finish_reason", b"finish_reason", "origin", b"origin", "prompt", b"prompt", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "rounds", b"rounds", "statistics", b"statistics", "text", b"text", "tokens", b"tokens", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice_index", b"choice_index", "finish_reason", b"finish_reason", "kernels", b"kernels", "origin", b"origin", "prompt", b"prompt", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "rounds", b"rounds", "statistics", b"statistics", "text", b"text", "tokens", b"tokens", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
