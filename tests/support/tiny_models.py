@@ -104,10 +104,12 @@ MAKERS: Mapping[str, Callable[[], t.PreTrainedModel]] = {
 ARCHITECTURES = tuple(MAKERS)
 
 
-def make_tiny(kind: str) -> t.PreTrainedModel:
-    """Make a model of a kind; equal on every call."""
+def make_tiny(kind: str, **changes: Any) -> t.PreTrainedModel:
+    """Make a model of a kind; equal on every call. `changes` are values of its configuration."""
     torch.manual_seed(0)
     model = MAKERS[kind]().eval()
+    if changes:
+        model = type(model)(type(model.config)(**{**model.config.to_dict(), **changes})).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 1:  # biases start at 0 and norms at 1, so tests would not notice them

@@ -73,6 +73,10 @@ def load_model(folder: Path, dtype: str, device: str = "cpu", shards: int = 1) -
 
 def _load_weights(folder: Path, config: Any, dtype: torch.dtype, shards: int, device: str) -> Any:
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    if shards > 1:
+        from services.engine.loading.ordered_sum import use_ordered_sums
+
+        use_ordered_sums()
     unused: Any = GenerationConfig()  # type: ignore[no-untyped-call]
     try:
         with _quiet():

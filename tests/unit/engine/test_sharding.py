@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from flyserve.core.errors import ModelError, NotReady
 from flyserve.core.request import SamplingParams
 from services.engine.base import ForwardInput, Job, RunnerLost, Scores
 from services.engine.config import Sharding
+from services.engine.forward.self_check import input_of
 from services.engine.forward.torch_runner import load_runner
 from services.engine.head.head import Head
 from services.engine.head.head_scorer import HeadScorer
@@ -22,6 +24,7 @@ from services.engine.sharding.group import ShardGroup
 from services.engine.sharding.leader import LeaderRunner, lead
 from services.engine.thread_engine import ThreadEngine
 from services.target.config import TargetConfig
+from tests.support.tiny_models import make_tiny
 from tests.support.touchy_engine import decode, opened
 
 FolderMaker = Callable[[str], Path]
@@ -101,6 +104,19 @@ def test_a_sharded_model_gives_the_scores_of_the_whole_one(model_folder: FolderM
             assert distance(expected, found) < 1e-5
     leader.close()
     follower().join(END_S)
+
+
+def test_a_row_of_three_shards_has_the_same_bits_in_any_batch(tmp_path: Path) -> None:
+    model = make_tiny("mixtral", hidden_size=48, num_attention_heads=6, num_key_value_heads=3)
+    model.save_pretrained(tmp_path)
+    leader = leader_of(tmp_path, Sharding(shards=3))
+    ids = [random.Random(0).randrange(96) for _ in range(40)]
+    slots = [leader.allocate(40), leader.allocate(40)]
+    whole = leader.logits([input_of(slots[0], ids, 0)])
+    alone = [leader.logits([input_of(slots[1], ids[: end + 1], end)]) for end in range(40)]
+    leader.close()
+    assert torch.equal(torch.cat(alone), whole)
+    assert leader.info.row_invariant
 
 
 @pytest.mark.parametrize("group_timeout_s", [0.5, 3.0, 60.0])
