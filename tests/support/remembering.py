@@ -63,11 +63,13 @@ class RememberingRunner:
     def _score(self, item: ForwardInput) -> Scores:
         end = item.start + len(item.tokens)
         assert list(item.tokens) == list(item.history[item.start : end])
+        self.kv_cache.clear_after(item.slot, end)
         for layer in range(NUM_LAYERS):
             keys, values = store(self.kv_cache, layer, item.slot, item.start, item.tokens, layer)
             past = torch.tensor(item.history[:end], dtype=torch.float32)
-            assert torch.equal(keys, past), "the memory is not the sequence's own past"
-            assert torch.equal(values, past + layer)
+            assert torch.equal(keys[:end], past), "the memory is not the sequence's own past"
+            assert torch.equal(values[:end], past + layer)
+            assert len(keys) == self.kv_cache.padding.padded_keys(end) and not keys[end:].any()
         self.num_rows += len(item.tokens)
         return self.answer(item) if item.num_outputs else Scores((), (), ())
 

@@ -14,6 +14,7 @@ from flyserve.core.errors import ModelError, describe
 from flyserve.core.request import SamplingParams
 from services.engine.base import ForwardInput, KvSlot
 from services.engine.forward.forward_batch import ForwardBatch
+from services.engine.forward.padding import KEY_BLOCK
 from services.engine.forward.shape import AttentionShape
 from services.engine.memory.kv_cache import KvCache
 
@@ -129,7 +130,7 @@ def compare(forward: Forward, reference: Reference) -> Comparison:
 @contextmanager
 def separate_cache(forward: Forward, length: int = _LENGTH) -> Iterator[list[KvSlot]]:
     """Give a forward an empty KV cache for a while, with slots for two sequences of this length."""
-    original, forward.kv_cache = forward.kv_cache, forward.kv_cache.like(4 * length, 2)
+    original, forward.kv_cache = forward.kv_cache, forward.kv_cache.like(4 * (length + KEY_BLOCK), 2)
     try:
         yield [slot for slot in map(forward.kv_cache.allocate, (length, length)) if slot is not None]
     finally:

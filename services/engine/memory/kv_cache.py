@@ -63,6 +63,10 @@ class ContiguousKvCache(SlotAllocator):
     def like(self, kv_tokens: int, max_sequences: int) -> "ContiguousKvCache":
         return ContiguousKvCache(kv_tokens, max_sequences, self.dtype, self.padding)
 
+    def whole(self, num_tokens: int) -> int:
+        """As `SlotAllocator`, with the keys that attention reads beyond those of the sequence."""
+        return self.padding.padded_keys(num_tokens)
+
     def resize(self, slot: KvSlot, num_tokens: int, start: int | None = None) -> bool:
         if num_tokens == 0:
             self._forget(slot)
@@ -97,7 +101,10 @@ class ContiguousKvCache(SlotAllocator):
         return whole[:1], whole[1:]
 
     def slot_tensor(self, layer: int, slot: KvSlot, heads: int, dim: int, like: Tensor) -> Tensor:
-        """Return the tensor of a slot and layer, long enough for the slot's reservation and its padding."""
+        """Return the tensor of a slot and layer, long enough for the slot's reservation.
+
+        The reservation of a slot that has all memory to itself may be cut: it is padded here.
+        """
         layers = self._layers[slot]
         num_positions = self.padding.padded_keys(self.reserved(slot))
         old = layers.get(layer)

@@ -64,6 +64,8 @@ class KvCacheManager(PrefixCache):
             if not self.has_place or num_tokens > self._memory.kv_capacity - self.num_used:
                 return False
             while (slot := self._memory.allocate(num_tokens)) is None:
+                if not self._cached:
+                    return False
                 self._drop(next(iter(self._cached)))
             sequence.slot, self._open[slot] = slot, sequence
         elif not self._take(partial(self._memory.resize, sequence.slot, num_tokens)):

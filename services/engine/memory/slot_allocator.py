@@ -42,21 +42,32 @@ class SlotAllocator:
         """Make room for `num_tokens` in total; 0 frees all. Return False if memory is full.
 
         A reservation grows by half, at most by `_MOST_SPARE`, so that a long response is rarely moved. It
-        grows only as far as needed if less than a quarter of all memory would stay free.
+        grows only as far as needed if less than a quarter of all memory would stay free. One that has all
+        memory to itself may be cut.
         """
         current = self._reserved[slot]
         if 0 < num_tokens <= current:
             return True
         available = self.kv_capacity - self.kv_used + current
-        if num_tokens > available:
+        wanted = self._wanted(num_tokens, current, available) if num_tokens else 0
+        if num_tokens > available or wanted is None:
             return False
-        spare = min(current // 2, _MOST_SPARE)
-        wanted = _round_up(max(num_tokens, current + spare)) if num_tokens else 0
-        if wanted > available - self.kv_capacity // 4:
-            wanted = min(_round_up(num_tokens), available)
         self.kv_used += wanted - current
         self._reserved[slot] = wanted
         return True
+
+    def whole(self, num_tokens: int) -> int:
+        """Return the smallest reservation for this many tokens."""
+        return num_tokens
+
+    def _wanted(self, num_tokens: int, current: int, available: int) -> int | None:
+        """Return the new size of a reservation; None if none fits."""
+        generous = self.whole(_round_up(max(num_tokens, current + min(current // 2, _MOST_SPARE))))
+        if generous <= available - self.kv_capacity // 4:
+            return generous
+        sizes = map(self.whole, (_round_up(num_tokens), available, num_tokens))
+        alone = available if available == self.kv_capacity else None
+        return next((size for size in sizes if size <= available), alone)
 
     def retire(self, slot: KvSlot, num_tokens: int) -> None:
         """Mark the slot's sequence as closed; its whole reservation counts as cached until `free`."""

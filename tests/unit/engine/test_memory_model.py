@@ -1,10 +1,10 @@
 """Random sequences of operations on little memory, checked against a model of the expected state."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +16,7 @@ from flyserve.core.request import SamplingParams
 from flyserve.core.sequence import SequenceUpdate, TokenSequence
 from services.engine.base import ForwardInput
 from services.engine.core import EngineCore
+from services.engine.forward.padding import Padding
 from services.engine.future import EngineFuture
 from services.engine.memory.kv_cache import ContiguousKvCache, KvCache
 from services.engine.memory.paged_kv_cache import PagedKvCache
@@ -27,7 +28,8 @@ from tests.support.remembering import RememberingRunner
 
 CONTEXT = 160
 CONFIG = SimulatedConfig(vocab_size=64, context_length=CONTEXT)
-KV_CACHES = [ContiguousKvCache, PagedKvCache]
+PADDING = Padding(rows=4, lengths=(96, 512))
+KV_CACHES = [ContiguousKvCache, partial(ContiguousKvCache, padding=PADDING), PagedKvCache]
 SEQUENCES_PER_SESSION = 100
 MAX_QUEUED = 3
 
@@ -244,7 +246,7 @@ class Session:
 @given(st.integers(0, 2**32), st.integers(1, 6), st.integers(64, 1200), st.integers(2, 128))
 @settings(max_examples=5, deadline=None)
 def test_no_sequence_leaks_memory_or_reads_that_of_another(
-    kv_cache: type[Any], seed: int, places: int, kv_tokens: int, batch_tokens: int
+    kv_cache: Callable[..., KvCache], seed: int, places: int, kv_tokens: int, batch_tokens: int
 ) -> None:
     async def session() -> None:
         Session(Random(seed), kv_cache(kv_tokens, places), batch_tokens).run()

@@ -3,6 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.engine.forward.padding import Padding
+from services.engine.memory.kv_cache import ContiguousKvCache
 from services.engine.memory.slot_allocator import GRAIN, SlotAllocator
 
 
@@ -35,9 +37,12 @@ def test_a_retired_slot_keeps_its_memory_but_is_not_open() -> None:
     assert (allocator.kv_used, allocator.kv_cached) == (64, 0)
 
 
-@given(st.lists(st.tuples(st.sampled_from(["allocate", "resize", "free"]), st.integers(0, 400)), max_size=60))
-def test_never_exceeds_its_budget(actions: list[tuple[str, int]]) -> None:
-    allocator = SlotAllocator(500, 4)
+@given(
+    st.lists(st.tuples(st.sampled_from(["allocate", "resize", "free"]), st.integers(0, 700)), max_size=60),
+    st.sampled_from([Padding(), Padding(4, (16, 192, 512)), Padding(4, (512,))]),
+)
+def test_never_exceeds_its_budget(actions: list[tuple[str, int]], padding: Padding) -> None:
+    allocator = ContiguousKvCache(1100, 4, padding=padding)
     slots: list[int] = []
     for action, number in actions:
         if action == "allocate" and (slot := allocator.allocate(number)) is not None:
@@ -46,4 +51,11 @@ def test_never_exceeds_its_budget(actions: list[tuple[str, int]]) -> None:
             assert allocator.reserved(slots[number % len(slots)]) >= number
         elif slots and action == "free":
             allocator.free(slots.pop(number % len(slots)))
-        assert allocator.kv_used == sum(map(allocator.reserved, slots)) <= 500
+        assert allocator.kv_used == sum(map(allocator.reserved, slots)) <= 1100
+        sizes = [padding.padded_keys(allocator.reserved(slot)) for slot in slots]
+        assert sum(sizes) <= 1100 or sum(map(bool, sizes)) == 1, (
+            "all that is stored counts, keys beside it too"
+        )
+    for slot in slots:
+        allocator.free(slot)
+    assert allocator.allocate(1100) is not None, "the longest sequence fits when it is alone"
