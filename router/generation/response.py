@@ -9,7 +9,7 @@ from flyserve.core.clock import Clock
 from flyserve.core.response import Chunk
 from flyserve.core.round_record import RoundRecord
 from flyserve.core.speculation import Speculation
-from flyserve.core.types import Decision, Logprobs, Token
+from flyserve.core.types import Decision, FinishReason, Logprobs, Token
 from router.generation.recorder import Recorder
 from router.generation.replica_session import ReplicaSession
 from router.replicas.connections import Connections
@@ -91,9 +91,17 @@ def make_chunk(response: Response, index: int, decision: Decision, tokenizer: To
         fields |= {
             "finish_reason": finish_reason,
             "statistics": response.recorder.finish(finish_reason, response.connections),
-            "warnings": (*response.request.warnings, *response.warnings()),
+            "warnings": (*response.request.warnings, *response.warnings(), *_on_length(response)),
         }
     return Chunk(**fields) if parts is None else MessageChunk(**fields, parts=parts)
+
+
+def _on_length(response: Response) -> Iterator[str]:
+    """Yield a warning if a response has ended before `min_tokens`, as only a grammar can make it."""
+    speculation, least = response.speculation, response.request.sampling.min_tokens
+    length = speculation.decided_length - speculation.prompt_length
+    if length < least and speculation.finish_reason is FinishReason.STOP_TOKEN:
+        yield f"sampling.min_tokens is {least}, but the grammar allows no text after {length} tokens"
 
 
 def _tokens(response: Response, decision: Decision, tokenizer: Tokenizer) -> Iterator[Token]:

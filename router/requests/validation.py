@@ -146,8 +146,6 @@ def _check_grammar(request: GenerateRequest, eos_ids: Sequence[int]) -> Iterator
     elif not (eos_ids or sampling.stop_token_ids):
         needed = "the model has no end-of-sequence token: set stop_token_ids"
         yield FieldViolation("grammar", f"needs a token that ends the response, and {needed}")
-    if sampling.min_tokens:
-        yield FieldViolation("sampling.min_tokens", f"is {sampling.min_tokens}, must be 0 with a grammar")
 
 
 def _check_prompt(

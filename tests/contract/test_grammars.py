@@ -168,6 +168,19 @@ async def test_a_request_that_excludes_every_token_is_at_fault_itself(
     assert_no_replica_is_blamed(caplog)
 
 
+@pytest.mark.parametrize("mode", [PLAIN, EXACT, fly(15), DRAFT])
+async def test_a_grammar_decides_where_min_tokens_delays_the_end(
+    client: AsyncClient, mode: SpeculationParams
+) -> None:
+    late = replace(HOT, min_tokens=30)
+    long = await client.generate(PROMPT, 60, late, mode, grammar=of_regex("[a-d ]{2,200}"))
+    assert len(long.choices[0].tokens) > 30 and "min_tokens" not in str(long.warnings)
+    for grammar, text in ((of_regex("ab"), "ab"), (Grammar(GrammarKind.CHOICE, '["abc"]'), "abc")):
+        short = await client.generate(PROMPT, 60, late, mode, grammar=grammar)
+        assert (short.text, short.choices[0].finish_reason) == (text, FinishReason.STOP_TOKEN)
+        assert [each for each in short.warnings if each.startswith("sampling.min_tokens is 30, but the")]
+
+
 def assert_no_replica_is_blamed(caplog: pytest.LogCaptureFixture) -> None:
     assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
 
@@ -213,7 +226,6 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"grammar": of_regex("(")}, "grammar"),
     ({"grammar": of_schema({"type": "text"})}, "grammar"),
     ({"grammar": of_regex("x"), "sampling": SamplingParams(ignore_eos=True)}, "sampling.ignore_eos"),
-    ({"grammar": of_regex("x"), "sampling": SamplingParams(min_tokens=2)}, "sampling.min_tokens"),
 ]
 
 

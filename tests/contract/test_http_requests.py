@@ -122,7 +122,6 @@ BAD_COMPLETIONS: list[tuple[str, str, dict[str, Any], str]] = [
     ("guided_regex", UNSUPPORTED, {"guided_regex": "a"}, "not supported here: use structured_outputs.regex"),
     ("guided_choice", UNSUPPORTED, {"guided_choice": ["a"]}, "use structured_outputs.choice"),
     ("guided_grammar", UNSUPPORTED, {"guided_grammar": "x"}, "use structured_outputs.grammar"),
-    ("min_tokens", INVALID, {**outputs(regex="a"), "min_tokens": 2}, "must be 0 with a grammar"),
     ("ignore_eos", INVALID, {**outputs(regex="a"), "ignore_eos": True}, "must be false with a grammar"),
     ("store", UNSUPPORTED, {"store": True}, "only false is"),
 ]

@@ -1,4 +1,7 @@
-"""Logits processors: grammar, bias, penalties, and stop tokens that are not allowed before min_tokens."""
+"""Logits processors: grammar, bias, penalties, and stop tokens that are not allowed before min_tokens.
+
+A grammar decides where a text may end: min_tokens only excludes an end where the text may go on as well.
+"""
 
 from collections.abc import Sequence
 
@@ -83,7 +86,7 @@ class LogitsProcessors:
             _penalize(logits, item, first, self._counts[item.slot], scratch)
         num_masked = min(max(0, sampling.min_tokens - _first_response_index(item) - first), len(logits))
         if num_masked and sampling.stop_token_ids:
-            logits[:num_masked, list(sampling.stop_token_ids)] = float("-inf")
+            _hold_back(logits[:num_masked], list(sampling.stop_token_ids), item.grammar is not None)
         torch.amax(blocks, -1, out=maxima)
 
     def forget(self, slot: KvSlot) -> None:
@@ -124,6 +127,15 @@ def _changes_logits(item: ForwardInput) -> bool:
 def _first_response_index(item: ForwardInput) -> int:
     """Return the number of response tokens before the one that the first output row chooses."""
     return item.first_position - item.prompt_length
+
+
+def _hold_back(early: Tensor, stop_ids: Sequence[int], has_grammar: bool) -> None:
+    """Exclude stop tokens from the rows before min_tokens, but not where a grammar allows nothing else."""
+    held = early[:, stop_ids]
+    early[:, stop_ids] = -torch.inf
+    if has_grammar:
+        has_ended = early.amax(-1, keepdim=True).isneginf()
+        early[:, stop_ids] = torch.where(has_ended, held, -torch.inf)
 
 
 def _penalize(logits: Tensor, item: ForwardInput, first: int, counts: TokenCounts, scratch: Tensor) -> None:

@@ -82,6 +82,18 @@ def test_a_draft_outside_the_grammar_is_reported_and_ends_the_masks() -> None:
     assert scores.choices[len(yes)] == END
 
 
+def test_min_tokens_delays_the_end_only_where_the_grammar_allows_more_text() -> None:
+    sampling, letters = SamplingParams(min_tokens=99), of_lark("start: /[a-z]+/")
+    yes = encoded("yes")
+    for grammar, ends in ((YES_OR_NO, True), (letters, False)):
+        item = work(yes, len(yes) + 1, sampling=sampling, grammar=grammar)
+        logits = logits_of(len(yes) + 1)
+        logits[:, END] = 99.0
+        (scores,) = head_of()(logits, [item])
+        assert not scores.error and (scores.choices[-1] == END) == ends
+        assert END not in scores.choices[:-1]
+
+
 def test_entropies_and_logprobs_are_those_of_the_model() -> None:
     logits = logits_of(1)
     (masked,) = head_of()(logits, [work([], num_logprobs=3)])
