@@ -1,7 +1,7 @@
 """The two API formats, completions and chat: bodies to requests, chunks to choices."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +33,7 @@ class HttpRequest:
             content.
         warnings: Warnings about fields that have no effect, or not the whole one.
         asked: Body as the client sent it, if its format is not that of completions or chats.
+        final: Changes each choice, or its part in a chunk, before it is sent.
         echoes: Text of each request's prompt, if its choices begin with it; else empty.
     """
 
@@ -44,6 +45,7 @@ class HttpRequest:
     message_format: MessageFormat | None = None
     warnings: tuple[str, ...] = ()
     asked: Any = None
+    final: Callable[[Any], Any] = lambda choice: choice
 
 
 def make_request(

@@ -23,12 +23,15 @@ from router.http.chat_objects import (
     message_delta,
     whole_message,
 )
+from router.http.errors import renamed, renamed_text
 from router.http.fields import Count, GenerationFields, Whole
 from router.http.hints import HintFields
 from router.http.messages import Conversation, Messages, TemplateFields, conversation_of
+from router.http.older_functions import NAMES as OLDER_NAMES
+from router.http.older_functions import OlderToolFields, with_function_call
 from router.http.parsing import parse
 from router.http.priorities import priority_of
-from router.http.tool_fields import AskedTools, ToolFields, Tools, checked_tools
+from router.http.tool_fields import AskedTools, Tools, checked_tools
 from router.tools.grammar import after_reasoning, grammar_of, limits_reasoning
 from router.tools.message import MessageFormat
 from router.tools.parts import Parts
@@ -47,7 +50,7 @@ class ChatOptions(TemplateFields):
     thinking_token_budget: Count | None = None
 
 
-class ChatRequest(GenerationFields, ToolFields, ChatOptions, HintFields):
+class ChatRequest(GenerationFields, OlderToolFields, ChatOptions, HintFields):
     """A body of `/v1/chat/completions`.
 
     Attributes:
@@ -75,7 +78,30 @@ class Chat(ApiFormat):
     def parse(self, data: Mapping[str, Any], request_id: str) -> HttpRequest:
         """Return the request of a body; the chat template may reject its messages, too."""
         body = parse(ChatRequest, data, self._limits)
-        return self._request(body, conversation_of(body.messages), body.asked_tools, request_id)
+        conversation = conversation_of(body.messages)
+        if not body.has_functions:
+            return self._request(body, conversation, body.asked_tools, request_id)
+        request = self._renamed_request(body, conversation, body.asked_tools, request_id, OLDER_NAMES)
+        return replace(request, final=with_function_call)
+
+    def _renamed_request(
+        self,
+        body: ChatRequest,
+        conversation: Conversation,
+        asked: AskedTools,
+        request_id: str,
+        own: Mapping[str, str],
+    ) -> HttpRequest:
+        """Return the request of a body that has its `own` names of some fields of a chat."""
+        try:
+            request = self._request(body, conversation, asked, request_id)
+        except InvalidRequest as error:
+            raise renamed(error, own) from None
+        return replace(
+            request,
+            names={name: own.get(field, field) for name, field in request.names.items()},
+            warnings=tuple(renamed_text(each, own) for each in request.warnings),
+        )
 
     def _request(
         self, body: ChatRequest, conversation: Conversation, asked: AskedTools, request_id: str

@@ -53,12 +53,13 @@ class WithReasoning(ResponseModel):
 
 
 class AssistantMessage(WithReasoning):
-    """Answer of the model."""
+    """Answer of the model; `function_call` is the older form of a call."""
 
     role: Literal["assistant"]
     content: str | None
     refusal: None = None
     tool_calls: list[ToolCall] | None = None
+    function_call: CalledFunction | None = None
 
 
 class ChatChoice(ChoiceHead):
@@ -97,6 +98,7 @@ class Delta(WithReasoning):
     role: Literal["assistant"] | None = None
     content: str | None = None
     tool_calls: list[ToolCallDelta] | None = None
+    function_call: FunctionDelta | None = None
 
 
 class ChatChunkChoice(ResponseModel):

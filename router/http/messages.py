@@ -11,17 +11,13 @@ from pydantic_core import PydanticCustomError
 
 from flyserve.core.errors import InvalidRequest
 from router.http.fields import TemplateVariables, Text
+from router.http.older_functions import with_tool_calls
 from router.http.request_model import AtMost, RequestModel, SentBack
 from router.json_text import parse_json_text
 from router.text.chat_template import Ending
 
-_LOST = ("function_call", "audio")
-"""Parts of an answer that no chat template takes: without them the conversation would be another one."""
-
 
 def _known_role(value: Any) -> Any:
-    if value == "function":
-        raise PydanticCustomError("unsupported", "is function: use the role tool", {})
     return "system" if value == "developer" else value
 
 
@@ -60,26 +56,30 @@ class Message(SentBack):
         name: Name of the author.
         tool_calls: Calls of an assistant's message.
         tool_call_id: Id of the call that a tool's message answers.
+        function_call: Older form of a call; a message of role function answers it.
         reasoning: Reasoning of an assistant's message.
         reasoning_content: Older name of `reasoning`.
     """
 
     role: Annotated[
-        Literal["system", "user", "assistant", "tool"],
+        Literal["system", "user", "assistant", "tool", "function"],
         BeforeValidator(
-            _known_role, json_schema_input_type=Literal["system", "developer", "user", "assistant", "tool"]
+            _known_role,
+            json_schema_input_type=Literal["system", "developer", "user", "assistant", "tool", "function"],
         ),
     ]
     content: Text
     name: str | None = None
     tool_calls: Annotated[list[ToolCallFields], Field(fail_fast=True), AtMost("items", "calls")] | None = None
     tool_call_id: str | None = None
+    function_call: Annotated[CalledFunctionFields | None, BeforeValidator(lambda call: call or None)] = None
     reasoning: str | None = None
     reasoning_content: str | None = None
 
     @model_validator(mode="after")
     def _has_fields_of_its_role(self) -> Self:
-        for field, role in (("tool_calls", "assistant"), ("tool_call_id", "tool")):
+        roles = (("tool_calls", "assistant"), ("function_call", "assistant"), ("tool_call_id", "tool"))
+        for field, role in roles:
             if self.role != role and getattr(self, field):
                 raise ValueError(f"has role {self.role} and {field}, which only role {role} may have")
         if self.role == "tool" and not self.tool_call_id:
@@ -88,12 +88,15 @@ class Message(SentBack):
 
 
 def _with_text(value: Any) -> Any:
-    """Return a message with content: an assistant's may have none, or a refusal in its place."""
+    """Return a message with content: an answer, or the result of a call, may have none.
+
+    Audio of an answer is refused: no chat template takes it, and the conversation would be another one.
+    """
     if not isinstance(value, dict):
         return value
-    if asked := [name for name in _LOST if value.get(name)]:
-        raise PydanticCustomError("unsupported", "has {name}, which is not supported", {"name": asked[0]})
-    if value.get("role") == "assistant" and not value.get("content"):
+    if value.get("audio"):
+        raise PydanticCustomError("unsupported", "has audio, which is not supported", {})
+    if value.get("role") in ("assistant", "tool", "function") and not value.get("content"):
         return {**value, "content": value.get("refusal") or ""}
     return value
 
@@ -170,7 +173,7 @@ class Conversation:
 
 def conversation_of(messages: Sequence[Message]) -> Conversation:
     """Return the conversation of the messages of a chat."""
-    return Conversation([_plain(message) for message in messages])
+    return Conversation(list(with_tool_calls(map(_plain, messages))))
 
 
 def arguments_of(text: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 from flyserve.core.response import DeploymentInfo, Round, Statistics
 
-FinishReason = Literal["stop", "length", "tool_calls"]
+FinishReason = Literal["stop", "length", "tool_calls", "function_call"]
 ServedTier = Literal["default", "flex", "priority"]
 
 

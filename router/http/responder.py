@@ -176,7 +176,8 @@ class Responder:
         choice, warnings = join_chunks(index, chunks), chunks[-1].warnings
         extra = self._extension(choice.tokens, choice.rounds, choice.statistics, warnings)
         message = join_parts(parts) if parts else None
-        return self._echoed(self._format.choice(choice, extra, len(self._echo(index)), message), index)
+        made = self._format.choice(choice, extra, len(self._echo(index)), message)
+        return self._request.final(self._echoed(made, index))
 
     def _echo(self, index: int) -> str:
         """Return the text of the prompt that a choice begins with; empty without `echo`."""
@@ -225,7 +226,7 @@ class Responder:
             index = chunk.choice_index
             first = self._format.chunk_choice(chunk, len(self._echo(index)) or None, parts)
             choice = self._echoed(first, index)
-        return self._envelope(self._format.chunk, [choice], **extra)
+        return self._envelope(self._format.chunk, [self._request.final(choice)], **extra)
 
     def _envelope(self, shape: tuple[type[Envelope], str], choices: Sequence[Any], **extra: Any) -> bytes:
         """Return a response or a chunk as JSON."""

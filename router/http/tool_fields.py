@@ -6,12 +6,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import PlainValidator, ValidationError
-
 from flyserve.core.errors import InvalidRequest
 from router.config import LimitsConfig
 from router.http.parsing import shown
 from router.http.request_model import AtMost, Described, RequestModel
+from router.http.tool_choice import Choice, ToolChoice, choice_of
 from router.json_text import check_depth
 from router.text.message_formats import MessageFormats
 from router.tools.grammar import OfferedTools
@@ -55,44 +54,13 @@ class Tool(Described):
     function: FunctionFields
 
 
-class NamedFunction(RequestModel):
-    """Name of a function."""
-
-    name: str
-
-
-class NamedTool(RequestModel):
-    """The tool that the model has to call."""
-
-    type: Literal["function"]
-    function: NamedFunction
-
-
-def tool_choice_validator(named: type[RequestModel], form: str) -> PlainValidator:
-    """Return the validator of `tool_choice`; `form` is that of a named tool, for errors."""
-
-    def choice(value: Any) -> str | RequestModel:
-        if value in ("none", "auto", "required"):
-            return str(value)
-        try:
-            return named.model_validate(value)
-        except ValidationError:
-            raise ValueError(f'must be "none", "auto", "required" or {form}') from None
-
-    return PlainValidator(choice, json_schema_input_type=Literal["none", "auto", "required"] | named)
-
-
-ToolChoice = Annotated[
-    str | NamedTool, tool_choice_validator(NamedTool, '{"type": "function", "function": {"name": ...}}')
-]
-
-
 class ToolFields(RequestModel):
     """Fields about tools.
 
     Attributes:
         tools: Tools that the model may call.
         tool_choice: `auto` by default; `none` calls none, `required` at least one, a named tool that one.
+            Allowed tools are some of all.
         parallel_tool_calls: False allows one call at most; by default true.
     """
 
@@ -103,13 +71,11 @@ class ToolFields(RequestModel):
     @property
     def asked_tools(self) -> "AskedTools":
         """The tools, in the form that both APIs of conversations share."""
-        choice = self.tool_choice
         return AskedTools(
             functions=[tool.function for tool in self.tools or ()],
             field="tools[{}].function",
             descriptions=self.tools or (),
-            choice="required" if isinstance(choice, NamedTool) else choice or "auto",
-            named=choice.function.name if isinstance(choice, NamedTool) else None,
+            choice=choice_of(self.tool_choice),
             parallel=self.parallel_tool_calls is not False,
         )
 
@@ -122,15 +88,13 @@ class AskedTools:
         functions: The functions.
         field: Path of the fields of a function, with braces in place of its index.
         descriptions: What the functions are described in, one each, if that has fields of its own.
-        choice: `auto`, `none` or `required`.
-        named: The tool that the model has to call; None if the body names none.
+        choice: Mode, and the tools that may be called.
         parallel: True if a message may have several calls.
     """
 
     functions: Sequence[FunctionFields]
     field: str
-    choice: str
-    named: str | None
+    choice: Choice
     parallel: bool
     descriptions: Sequence[Described] = ()
 
@@ -162,25 +126,28 @@ def checked_tools(asked: AskedTools, limits: LimitsConfig, formats: MessageForma
     """
     _check_functions(asked, limits)
     _check_choice(asked)
-    if not asked.functions or asked.choice == "none":
+    choice = asked.choice
+    if not asked.functions or choice.mode == "none":
         return Tools()
-    must_call = asked.choice == "required"
+    must_call = choice.mode == "required"
     _require_format(formats, must_call)
-    callable_ones = [each for each in asked.functions if asked.named in (None, each.name)]
+    callable_ones = [each for each in asked.functions if choice.names is None or each.name in choice.names]
     return Tools(
         schemas={each.name: each.schema_of_arguments for each in callable_ones},
-        strict=frozenset(each.name for each in asked.functions if each.strict),
+        strict=frozenset(each.name for each in callable_ones if each.strict),
         must_call=must_call,
-        parallel=asked.parallel and asked.named is None,
+        are_some=len(callable_ones) < len(asked.functions),
+        parallel=asked.parallel and not choice.is_single,
         rendered=[each.rendered for each in asked.functions],
     )
 
 
 def _check_choice(asked: AskedTools) -> None:
-    if not asked.functions and asked.choice == "required":
+    if not asked.functions and asked.choice.mode == "required":
         raise InvalidRequest.of("tool_choice", "requires a tool call, but the request has no tools")
-    if asked.named is not None and asked.named not in (each.name for each in asked.functions):
-        raise InvalidRequest.of("tool_choice", f"names {asked.named[:64]!r}, which is none of the tools")
+    names = {each.name for each in asked.functions}
+    if (unknown := next((each for each in asked.choice.names or () if each not in names), None)) is not None:
+        raise InvalidRequest.of("tool_choice", f"names {unknown[:64]!r}, which is none of the tools")
 
 
 def _check_functions(asked: AskedTools, limits: LimitsConfig) -> None:

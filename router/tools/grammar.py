@@ -24,12 +24,14 @@ class OfferedTools:
         schemas: JSON Schema of the arguments, by the name of the tool.
         strict: Tools whose arguments must fit their schema, also where no call is required.
         must_call: True if the message has to call one of them.
+        are_some: True if the model is shown other tools, too, which it must not call.
         parallel: True if it may have several calls.
     """
 
     schemas: Mapping[str, Any] = field(default_factory=dict)
     strict: frozenset[str] = frozenset()
     must_call: bool = False
+    are_some: bool = False
     parallel: bool = True
 
     @property
@@ -46,8 +48,9 @@ def grammar_of(
     answer, of which `answer` is the grammar; the arguments of tools that are not strict are then any object.
     A grammar of the answer that spells the marker of calls describes the calls itself.
 
-    Without one strict tools are not constrained if a marker that ends free text is no token of
-    the vocabulary: a grammar cannot find it in the text. If a grammar `is_needed`, it is one of any text.
+    Without one, strict tools and a choice of some tools are not constrained if a marker that ends free text
+    is no token of the vocabulary: a grammar cannot find it in the text. If a grammar `is_needed`, it is one
+    of any text.
     """
     parser = None if form is None else form.parser
     if form is not None and parser is not None:
@@ -56,7 +59,8 @@ def grammar_of(
         if answer is not None and not _spells(answer, parser.opening()):
             calls, schemas = _calls(tools, form, parser)
             return replace(answer, calls=calls, schemas=schemas)
-        if answer is None and (tools.strict or is_needed) and _ends_are_tokens(form, parser):
+        constrains = tools.strict or tools.are_some or is_needed
+        if answer is None and constrains and _ends_are_tokens(form, parser):
             return _of_message(_free_start(parser.opening()), *_calls(tools, form, parser))
     return Grammar(GrammarKind.LARK, "start: /(?s:.*)/\n") if answer is None and is_needed else answer
 

@@ -13,13 +13,13 @@ from router.http.responses.fields import (
     CallOutputItem,
     Item,
     MessageItem,
-    NamedTool,
     ReasoningItem,
     ReasoningOptions,
     ResponsesRequest,
     TextFormat,
     TextOptions,
 )
+from router.http.tool_choice import choice_of
 from router.http.tool_fields import AskedTools
 
 NAMES = {
@@ -51,12 +51,10 @@ def chat_options(body: ResponsesRequest) -> ChatRequest:
 
 def asked_tools(body: ResponsesRequest) -> AskedTools:
     """Return the tools of a body."""
-    choice = body.tool_choice
     return AskedTools(
         functions=body.tools or (),
         field="tools[{}]",
-        choice="required" if isinstance(choice, NamedTool) else choice or "auto",
-        named=choice.name if isinstance(choice, NamedTool) else None,
+        choice=choice_of(body.tool_choice),
         parallel=body.parallel_tool_calls is not False,
     )
 

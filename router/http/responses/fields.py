@@ -12,7 +12,8 @@ from router.http.grammar_fields import SchemaOptions
 from router.http.hints import Effort, Verbosity
 from router.http.messages import Arguments
 from router.http.request_model import AtMost, RequestModel, SentBack
-from router.http.tool_fields import FunctionFields, NamedFunction, tool_choice_validator
+from router.http.tool_choice import Choice, NamedFunction, tool_choice_validator
+from router.http.tool_fields import FunctionFields
 
 
 class MessageItem(SentBack):
@@ -110,7 +111,27 @@ class NamedTool(NamedFunction):
     type: Literal["function"]
 
 
-ToolChoice = Annotated[str | NamedTool, tool_choice_validator(NamedTool, '{"type": "function", "name": ...}')]
+class AllowedTools(RequestModel):
+    """The tools that the model may call; the others are shown to it all the same."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Field(min_length=1), AtMost("tools", "tools")]
+
+    @property
+    def choice(self) -> Choice:
+        return Choice(self.mode, tuple(tool.name for tool in self.tools))
+
+
+ToolChoice = Annotated[
+    Any,
+    tool_choice_validator(
+        NamedTool,
+        AllowedTools,
+        '{"type": "function", "name": ...} or {"type": "allowed_tools", "mode": "auto", "tools": [...]}',
+    ),
+]
+"""A mode, a `NamedTool` or `AllowedTools`."""
 
 
 class TextFormat(SchemaOptions):
@@ -152,6 +173,7 @@ class ResponsesRequest(SharedFields, ChatOptions):
         max_output_tokens: Most new tokens, those of reasoning included.
         tools: Functions that the model may call.
         tool_choice: `auto` by default; `none` calls none, `required` at least one, a named tool that one.
+            Allowed tools are some of all.
         parallel_tool_calls: False allows one call at most; by default true.
         text: Form of the text.
         truncation: With `auto`, too, a conversation that is too long is an error.

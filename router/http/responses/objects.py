@@ -113,7 +113,7 @@ class ResponseObject(ResponseModel):
     store: Literal[False] = False
     temperature: float | None = None
     text: dict[str, Any] = Field(default_factory=dict)
-    tool_choice: str | dict[str, str] = "auto"
+    tool_choice: str | dict[str, Any] = "auto"
     tools: list[dict[str, Any]] = Field(default_factory=list)
     top_p: float | None = None
     truncation: Literal["disabled"] = "disabled"

@@ -9,14 +9,13 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from flyserve.core.errors import InvalidRequest
 from flyserve.core.response import Chunk
 from flyserve.core.types import FinishReason
 from router.generation.response import MessageChunk
 from router.http.api_format import HttpRequest
 from router.http.chat import Chat
 from router.http.connection import EventStream
-from router.http.errors import renamed, renamed_text, reply_to
+from router.http.errors import reply_to
 from router.http.parsing import parse
 from router.http.responder import Responder
 from router.http.responses.conversion import NAMES, asked_tools, chat_options, conversation_of
@@ -41,18 +40,14 @@ class ResponsesFormat(Chat):
 
     def parse(self, data: Mapping[str, Any], request_id: str) -> HttpRequest:
         asked = parse(ResponsesRequest, data, self._limits)
-        try:
-            options, tools = chat_options(asked), asked_tools(asked)
-            request = self._request(options, conversation_of(asked), tools, request_id)
-        except InvalidRequest as error:
-            raise renamed(error, NAMES) from None
-        names = {name: NAMES.get(own, own) for name, own in request.names.items()}
-        warnings = [renamed_text(each, NAMES) for each in request.warnings]
+        conversation, tools = conversation_of(asked), asked_tools(asked)
+        request = self._renamed_request(chat_options(asked), conversation, tools, request_id, NAMES)
+        warnings = list(request.warnings)
         if asked.truncation == "auto":
             warnings.append("truncation has no effect: a conversation that is too long is an error")
         if _LOGPROBS in (asked.include or ()):
             warnings.append(f"include has no effect: {_LOGPROBS} is not supported, a chat has logprobs")
-        return replace(request, names=names, warnings=tuple(warnings), asked=asked)
+        return replace(request, warnings=tuple(warnings), asked=asked)
 
 
 class ResponsesResponder(Responder):

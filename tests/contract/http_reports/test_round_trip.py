@@ -176,11 +176,11 @@ REPORTS = [
     ),
     Report(
         "",
-        "an older kind of call is dropped in silence",
+        "audio is dropped in silence",
         CHAT,
-        said(content=None, function_call={"name": "f", "arguments": "{}"}),
+        said(content=None, audio={"id": "a"}),
         "messages[1]",
-        "function_call",
+        "has audio, which is not supported",
     ),
 ]
 

@@ -86,7 +86,7 @@ def test_other_fields_are_those_of_a_chat() -> None:
     assert options.grammar == Grammar(GrammarKind.JSON_SCHEMA, '{"type": "object"}')
     assert options.speculation is not None and options.speculation.params.mode is Mode.EXACT
     assert options.sampling(SamplingParams()) == SamplingParams(seed=2**64 - 1)
-    assert (tools.choice, tools.named) == ("required", "f")
+    assert tools.choice == ("required", ("f",), True)
     assert [each.name for each in tools.functions] == ["f"] and tools.functions[0].strict
 
 
