@@ -74,6 +74,8 @@ class Chat(ApiFormat):
     id_prefix = "chatcmpl-"
     response = (ChatCompletion, "chat.completion")
     chunk = (ChatChunk, "chat.completion.chunk")
+    tracks_tokens = False
+    """True if log-probabilities are those of the content alone."""
 
     def parse(self, data: Mapping[str, Any], request_id: str) -> HttpRequest:
         """Return the request of a body; the chat template may reject its messages, too."""
@@ -114,7 +116,11 @@ class Chat(ApiFormat):
         tools = checked_tools(asked, self._limits, formats)
         prompt = self._prompt(body, conversation, tools)
         message_format = formats.format(
-            prompt, tools.names, asked.parallel, keeps_reasoning=body.include_reasoning is not False
+            prompt,
+            tools.names,
+            asked.parallel,
+            keeps_reasoning=body.include_reasoning is not False,
+            tracks_tokens=self.tracks_tokens and logprobs is not None,
         )
         most = _most_tokens(body, logprobs, self._limits) if max_tokens is None else max_tokens
         request = make_request(body, prompt, request_id, most, logprobs, self._defaults, priority)
@@ -167,9 +173,9 @@ class Chat(ApiFormat):
             finish_reason=finish_reason(chunk, parts),
         )
 
-    def _logprobs(self, tokens: Sequence[Token]) -> ChatLogprobs | None:
-        """Return the entries of a chat choice; None if no log-probabilities were requested."""
-        content = [
+    def logprobs(self, tokens: Sequence[Token]) -> list[ChatLogprob]:
+        """Return the log-probabilities of tokens; nothing if none were requested."""
+        return [
             ChatLogprob(
                 **self._named(token.id, token.logprobs.token),
                 top_logprobs=[
@@ -179,6 +185,9 @@ class Chat(ApiFormat):
             for token in tokens
             if token.logprobs is not None
         ]
+
+    def _logprobs(self, tokens: Sequence[Token]) -> ChatLogprobs | None:
+        content = self.logprobs(tokens)
         return ChatLogprobs(content=content) if content else None
 
     def _named(self, token: int, logprob: float) -> dict[str, Any]:

@@ -33,7 +33,12 @@ class MessageFormats:
         self._markers = {marker: tokenizer.token_of(marker) for marker in markers}
 
     def format(
-        self, prompt: Sequence[int], names: Sequence[str], parallel: bool, keeps_reasoning: bool
+        self,
+        prompt: Sequence[int],
+        names: Sequence[str],
+        parallel: bool,
+        keeps_reasoning: bool,
+        tracks_tokens: bool = False,
     ) -> MessageFormat | None:
         """Return the format of the answer to a prompt; None if all its text is content.
 
@@ -42,9 +47,10 @@ class MessageFormats:
             names: Tools that may be called; empty leaves calls in the text.
             parallel: True if the message may have several calls.
             keeps_reasoning: False drops the reasoning.
+            tracks_tokens: True if the parts of the answer show which tokens are content.
         """
         parser = self.parser if names else None
-        if parser is None and self._reasoning is None:
+        if parser is None and self._reasoning is None and not tracks_tokens:
             return None
         return MessageFormat(
             parser,
@@ -54,6 +60,7 @@ class MessageFormats:
             parallel=parallel,
             keeps_reasoning=keeps_reasoning,
             markers=self._markers,
+            tracks_tokens=tracks_tokens,
         )
 
     def _ends_in_reasoning(self, prompt: Sequence[int]) -> bool:

@@ -17,6 +17,11 @@ class StopStrings:
         self._held = ""
         self.is_found = self.is_idle = False
 
+    @property
+    def num_withheld(self) -> int:
+        """Characters that are not taken yet."""
+        return len(self._held)
+
     def push(self, text: str) -> bool:
         """Add text; return True if a stop string was found, after which all text is dropped."""
         if self.is_found or not self._stops or self.is_idle:
@@ -31,7 +36,7 @@ class StopStrings:
 
     def take(self) -> str:
         """Return the text that can no longer become part of a stop string."""
-        free = len(self._held) - (0 if self.is_found else self._num_withheld())
+        free = len(self._held) - (0 if self.is_found else self._num_of_stop())
         taken, self._held = self._held[:free], self._held[free:]
         return taken
 
@@ -40,7 +45,7 @@ class StopStrings:
         taken, self._held = self._held, ""
         return taken
 
-    def _num_withheld(self) -> int:
+    def _num_of_stop(self) -> int:
         """Return the length of the longest end of the text that begins a stop string."""
         for length in range(min(self._longest - 1, len(self._held)), 0, -1):
             tail = self._held[-length:]

@@ -102,6 +102,8 @@ class DeepSeek(ToolParser):
                 self._sink.content(marker)
             return
         is_over = following is _State.CONTENT or self._state is _State.TAIL
+        if is_over:
+            self._sink.end_content()
         self._raw = "" if is_over else self._raw + marker
         self._state = following
         if following is _State.HEAD:

@@ -39,7 +39,9 @@ class Hermes(ToolParser):
     def _on_marker(self, marker: str) -> None:
         if marker == _OPEN:
             self._reader, self._raw = CallReader(self._sink), marker
-        elif not self._awaits_close:
+        elif self._awaits_close:
+            self._sink.end_content()
+        else:
             self._sink.content(marker)
         self._awaits_close = False
 

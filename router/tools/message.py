@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 
 from flyserve.core.markers import Markers
 from router.text.stop_strings import StopStrings
+from router.tools.content_tokens import ContentTokens
 from router.tools.parser import ToolParser
-from router.tools.parts import Parts, Sink, new_call_id
+from router.tools.parts import Parts, Sink, join_parts, new_call_id
 from router.tools.symbols import Symbol, Symbols
 
 
@@ -23,6 +24,7 @@ class MessageFormat:
         keeps_reasoning: False drops the reasoning.
         markers: Token of each marker; None if the vocabulary has none.
         new_id: Makes the ids of calls; by default as the format requires.
+        tracks_tokens: True if the parts of a message show which tokens are content.
     """
 
     parser: type[ToolParser] | None = None
@@ -33,6 +35,7 @@ class MessageFormat:
     keeps_reasoning: bool = True
     markers: Mapping[str, int | None] | None = None
     new_id: Callable[[], str] | None = None
+    tracks_tokens: bool = False
 
 
 class Message:
@@ -54,11 +57,17 @@ class Message:
         self._is_thinking = form.reasoning is not None and form.is_thinking
         self._white = ""
         self._reasoning_tokens = 0
+        self._tokens = ContentTokens() if form.tracks_tokens else None
+        self._settled: list[Parts] = []
 
     def push(self, token: int, text: str) -> bool:
         """Add a decided token with its text; return True if a stop string has ended the message."""
         self._reasoning_tokens += self._is_thinking
         self._take(self._symbols.push(token, text))
+        if self._tokens is not None:
+            self._tokens.push(self._symbols.text_of(token, text))
+            if not self._stops.is_found:
+                self._settle(self._tokens)
         return self._stops.is_found
 
     def finish(self, text: str) -> None:
@@ -66,15 +75,31 @@ class Message:
         self._take(self._symbols.push_text(text))
         self._take(self._symbols.flush())
         if self._white:
-            self._answer(Symbol(self._white))
+            white, self._white = self._white, ""
+            self._answer(Symbol(white))
         if self._calls is not None:
             self._calls.finish()
         self._sink.flush()
+        if self._tokens is not None:
+            found = self._sink.take()
+            self._settled.append(replace(found, are_content=tuple(self._tokens.finish(text, found.content))))
 
     def take(self) -> Parts:
         """Return the parts that were found since the last call."""
         reasoning_tokens, self._reasoning_tokens = self._reasoning_tokens, 0
-        return replace(self._sink.take(), reasoning_tokens=reasoning_tokens)
+        settled, self._settled = self._settled, []
+        found = self._sink.take()
+        found = join_parts((*settled, found)) if settled else found
+        return replace(found, reasoning_tokens=reasoning_tokens)
+
+    def _settle(self, tokens: ContentTokens) -> None:
+        """Decide the part of the tokens whose text has left the message."""
+        parser = self._calls
+        num_withheld = self._symbols.num_withheld + len(self._white) + self._sink.num_withheld
+        num_withheld += 0 if parser is None else parser.num_withheld
+        found = self._sink.take()
+        are_content = tuple(tokens.settle(num_withheld, found.content))
+        self._settled.append(replace(found, are_content=are_content))
 
     def _take(self, symbols: Iterable[Symbol]) -> None:
         for symbol in symbols:

@@ -67,6 +67,7 @@ class Mistral(ToolParser):
         """Take a character between the calls of a list; return False if it has no place there."""
         if char == "]":
             self._state, self._raw = _State.CONTENT, ""
+            self._sink.end_content()
         elif char == "{":
             self._reader = CallReader(self._sink)
         elif char == "," or char.isspace():

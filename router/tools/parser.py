@@ -59,6 +59,12 @@ class ToolParser(ABC):
     def opening(cls) -> str:
         """Return the marker that begins the calls; "" if they begin with their JSON."""
 
+    @property
+    def num_withheld(self) -> int:
+        """Characters that may become content: no call has begun with them yet."""
+        has_begun = self._reader is not None and self._reader.has_begun
+        return 0 if has_begun else len(self._raw)
+
     def push(self, text: str) -> None:
         """Add text without markers."""
         while text:

@@ -35,6 +35,8 @@ class Parts:
         calls: Parts of tool calls, one for each call that has any.
         has_whole_calls: True if the message up to here has calls, and the arguments of each are whole.
         reasoning_tokens: Tokens of the reasoning, its end included.
+        are_content: For each of the next tokens whose part is decided, True if it is one of the content;
+            only where the format of the message tracks them.
     """
 
     content: str = ""
@@ -42,6 +44,7 @@ class Parts:
     calls: tuple[CallPart, ...] = ()
     has_whole_calls: bool = False
     reasoning_tokens: int = 0
+    are_content: tuple[bool, ...] = ()
 
 
 def join_parts(all_parts: Iterable[Parts]) -> Parts:
@@ -53,6 +56,7 @@ def join_parts(all_parts: Iterable[Parts]) -> Parts:
         calls=_joined(call for each in parts for call in each.calls),
         has_whole_calls=bool(parts) and parts[-1].has_whole_calls,
         reasoning_tokens=sum(each.reasoning_tokens for each in parts),
+        are_content=tuple(flag for each in parts for flag in each.are_content),
     )
 
 
@@ -73,6 +77,10 @@ class _Trimmed:
         self._held = ""
         self._has_text = False
         self._is_beside = is_beside
+
+    @property
+    def num_withheld(self) -> int:
+        return len(self._held)
 
     def push(self, text: str) -> str:
         if self._is_beside and not self._has_text:
@@ -131,6 +139,11 @@ class Sink:
         """True if a call has begun."""
         return bool(self._num_calls)
 
+    @property
+    def num_withheld(self) -> int:
+        """Characters of the content that are withheld."""
+        return self._content.num_withheld + self._stops.num_withheld
+
     def content(self, text: str) -> None:
         """Add content. White space next to a marker belongs to the marker: no stop string is found in it."""
         if self._stops.is_found:
@@ -150,14 +163,14 @@ class Sink:
 
     def turn(self) -> None:
         """Take note of a marker of reasoning."""
-        self._end_content()
+        self.end_content()
         self._reasoning.cut()
 
     def start(self, name: str) -> None:
         """Begin a call."""
         if self._stops.is_found:
             return
-        self._end_content()
+        self.end_content()
         self._num_calls += 1
         self._arguments = []
         if self._is_kept:
@@ -191,7 +204,7 @@ class Sink:
         """True if the last call is one of the message."""
         return self._most_calls is None or self._num_calls <= self._most_calls
 
-    def _end_content(self) -> None:
+    def end_content(self) -> None:
         """Release the content before a marker, without the white space beside it."""
         self._parts.append(Parts(content=self._content.push(self._stops.flush())))
         self._content.cut()

@@ -24,6 +24,16 @@ class Symbols:
         self._spelled = tuple(marker for marker, token in markers.items() if token is None)
         self._held = ""
 
+    @property
+    def num_withheld(self) -> int:
+        """Characters that are withheld because they may begin a marker."""
+        return len(self._held)
+
+    def text_of(self, token: int, text: str) -> str:
+        """Return all text of the symbols that a token adds, that of a marker included."""
+        marker = self._by_id.get(token)
+        return text if marker is None or marker in text else text + marker
+
     def push(self, token: int, text: str) -> Iterator[Symbol]:
         """Add a token with its text, which is empty if it is special."""
         marker = self._by_id.get(token)

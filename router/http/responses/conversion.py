@@ -46,6 +46,8 @@ def chat_options(body: ResponsesRequest) -> ChatRequest:
         response_format=None if text.format is None else _format(text.format),
         reasoning_effort=reasoning.effort,
         verbosity=text.verbosity,
+        logprobs=body.has_logprobs,
+        top_logprobs=body.top_logprobs if body.has_logprobs else None,
     )
 
 

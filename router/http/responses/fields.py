@@ -7,13 +7,16 @@ from pydantic import BeforeValidator, Field, PlainValidator, ValidationInfo
 from pydantic_core import PydanticCustomError
 
 from router.http.chat import ChatOptions
-from router.http.fields import SharedFields, Text, Whole
+from router.http.fields import Count, SharedFields, Text, Whole
 from router.http.grammar_fields import SchemaOptions
 from router.http.hints import Effort, Verbosity
 from router.http.messages import Arguments
 from router.http.request_model import AtMost, RequestModel, SentBack
 from router.http.tool_choice import Choice, NamedFunction, tool_choice_validator
 from router.http.tool_fields import FunctionFields
+
+LOGPROBS = "message.output_text.logprobs"
+"""Value of `include` that returns log-probabilities."""
 
 
 class MessageItem(SentBack):
@@ -177,7 +180,9 @@ class ResponsesRequest(SharedFields, ChatOptions):
         parallel_tool_calls: False allows one call at most; by default true.
         text: Form of the text.
         truncation: With `auto`, too, a conversation that is too long is an error.
-        include: Accepted without effect.
+        include: `message.output_text.logprobs` returns the log-probability of every token of the text;
+            other values have no effect.
+        top_logprobs: Number of most likely tokens whose log-probabilities are returned, too.
         reasoning: Options of the reasoning; `thinking_token_budget` limits it.
         metadata: Returned as it is.
     """
@@ -191,5 +196,11 @@ class ResponsesRequest(SharedFields, ChatOptions):
     text: TextOptions | None = None
     truncation: Literal["auto", "disabled"] | None = None
     include: Annotated[list[str], AtMost(64)] | None = None
+    top_logprobs: Count | None = None
     reasoning: ReasoningOptions | None = None
     metadata: Annotated[dict[str, str], AtMost(64, "entries")] | None = None
+
+    @property
+    def has_logprobs(self) -> bool:
+        """True if log-probabilities are returned."""
+        return LOGPROBS in (self.include or ())

@@ -4,18 +4,19 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from router.http.chat_objects import ChatLogprob
 from router.http.objects import ResponseModel, ServedTier
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
 class OutputText(ResponseModel):
-    """Text of a message; it has neither annotations nor log-probabilities."""
+    """Text of a message, with the log-probabilities of its tokens if they are included; no annotations."""
 
     type: Literal["output_text"] = "output_text"
     text: str
     annotations: list[str] = Field(default_factory=list)
-    logprobs: list[str] = Field(default_factory=list)
+    logprobs: list[ChatLogprob] = Field(default_factory=list)
 
 
 class OutputHead(ResponseModel):
@@ -115,6 +116,7 @@ class ResponseObject(ResponseModel):
     text: dict[str, Any] = Field(default_factory=dict)
     tool_choice: str | dict[str, Any] = "auto"
     tools: list[dict[str, Any]] = Field(default_factory=list)
+    top_logprobs: int | None = None
     top_p: float | None = None
     truncation: Literal["disabled"] = "disabled"
 

@@ -1,8 +1,10 @@
 """Items of a response and their events, from the parts of its message. Pure."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from router.http.chat_objects import ChatLogprob
 from router.http.responses.objects import (
     ItemStatus,
     OutputCall,
@@ -31,13 +33,19 @@ class Output:
         self.items: list[OutputItem] = []
         self._new_id = new_id
         self._is_open = False
+        self._pending = deque[ChatLogprob]()
+        """Log-probabilities of the tokens whose part is not decided."""
+        self._logprobs: list[ChatLogprob] = []
+        """Those of the open message."""
 
-    def add(self, parts: Parts) -> Iterator[Event]:
-        """Add new parts of the message; yield their events."""
+    def add(self, parts: Parts, logprobs: Iterable[ChatLogprob] = ()) -> Iterator[Event]:
+        """Add new parts of the message, and the log-probabilities of new tokens; yield their events."""
+        self._pending.extend(logprobs)
+        decided = [(self._pending.popleft(), flag) for flag in parts.are_content if self._pending]
         if parts.reasoning:
             yield from self._reasoning(parts.reasoning)
         if parts.content:
-            yield from self._text(parts.content)
+            yield from self._text(parts.content, [each for each, is_content in decided if is_content])
         for call in parts.calls:
             yield from self._call(call)
 
@@ -54,8 +62,12 @@ class Output:
         match item:
             case OutputMessage(content=[part]):
                 place["content_index"] = 0
-                yield {"type": "response.output_text.done", **place, "text": part.text, "logprobs": []}
-                yield {"type": "response.content_part.done", **place, "part": part.model_dump()}
+                part = part.model_copy(update={"logprobs": self._logprobs})
+                item = self._replaced(content=[part])
+                listed = part.model_dump()
+                done = {"text": part.text, "logprobs": listed["logprobs"]}
+                yield {"type": "response.output_text.done", **place, **done}
+                yield {"type": "response.content_part.done", **place, "part": listed}
             case OutputReasoning(content=[part]):
                 place["content_index"] = 0
                 yield {"type": "response.reasoning_text.done", **place, "text": part.text}
@@ -71,11 +83,14 @@ class Output:
             yield from self._open(item, ReasoningText(text=""))
         yield from self._delta("response.reasoning_text.delta", text)
 
-    def _text(self, text: str) -> Iterator[Event]:
+    def _text(self, text: str, logprobs: Sequence[ChatLogprob]) -> Iterator[Event]:
         if not (self._is_open and isinstance(self.items[-1], OutputMessage)):
             item = OutputMessage(id=self._new_id("msg_"), status="in_progress", content=[])
             yield from self._open(item, OutputText(text=""))
-        yield from self._delta("response.output_text.delta", text, logprobs=[])
+            self._logprobs = []
+        self._logprobs += logprobs
+        listed = [each.model_dump() for each in logprobs]
+        yield from self._delta("response.output_text.delta", text, logprobs=listed)
 
     def _delta(self, kind: str, text: str, **more: Any) -> Iterator[Event]:
         last: Any = self.items[-1]

@@ -2,15 +2,16 @@
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from flyserve.core.response import Chunk
 from flyserve.core.types import FinishReason
+from router.cost import off_loop
 from router.generation.response import MessageChunk
 from router.http.api_format import HttpRequest
 from router.http.chat import Chat
@@ -19,7 +20,7 @@ from router.http.errors import reply_to
 from router.http.parsing import parse
 from router.http.responder import Responder
 from router.http.responses.conversion import NAMES, asked_tools, chat_options, conversation_of
-from router.http.responses.fields import ResponsesRequest
+from router.http.responses.fields import LOGPROBS, ResponsesRequest
 from router.http.responses.objects import (
     IncompleteDetails,
     InputDetails,
@@ -27,16 +28,15 @@ from router.http.responses.objects import (
     ResponseObject,
     ResponsesUsage,
 )
-from router.http.responses.output import Output
+from router.http.responses.output import Event, Output
 from router.tools.parts import Parts
-
-_LOGPROBS = "message.output_text.logprobs"
 
 
 class ResponsesFormat(Chat):
     """API format of responses: that of a chat under other names."""
 
     id_prefix = "resp_"
+    tracks_tokens = True
 
     def parse(self, data: Mapping[str, Any], request_id: str) -> HttpRequest:
         asked = parse(ResponsesRequest, data, self._limits)
@@ -45,9 +45,14 @@ class ResponsesFormat(Chat):
         warnings = list(request.warnings)
         if asked.truncation == "auto":
             warnings.append("truncation has no effect: a conversation that is too long is an error")
-        if _LOGPROBS in (asked.include or ()):
-            warnings.append(f"include has no effect: {_LOGPROBS} is not supported, a chat has logprobs")
+        if asked.top_logprobs and not asked.has_logprobs:
+            warnings.append(f"top_logprobs has no effect without {LOGPROBS} in include")
         return replace(request, warnings=tuple(warnings), asked=asked)
+
+    def _named(self, token: int, logprob: float) -> dict[str, Any]:
+        """Return a token by itself; here the bytes of a special one are an empty list."""
+        named = super()._named(token, logprob)
+        return {**named, "bytes": named["bytes"] or []}
 
 
 class ResponsesResponder(Responder):
@@ -58,11 +63,11 @@ class ResponsesResponder(Responder):
 
         async def collect(chunk: Chunk) -> None:
             nonlocal finish_reason
-            list(output.add(self._message_parts(chunk)))
+            list(self._added(output, chunk))
             finish_reason = chunk.finish_reason or finish_reason
 
         await self._generate(collect)
-        content = self._ended(output, finish_reason)[0].to_json()
+        content = await off_loop(self._end_cost_s, lambda: self._ended(output, finish_reason)[0].to_json())
         await Response(content, media_type="application/json")(scope, receive, send)
 
     async def _stream(self, send: Send) -> None:
@@ -77,18 +82,15 @@ class ResponsesResponder(Responder):
         async def emit(chunk: Chunk) -> None:
             nonlocal finish_reason
             await begin()
-            for event in output.add(self._message_parts(chunk)):
+            for event in self._added(output, chunk):
                 await events.send(event)
             finish_reason = chunk.finish_reason or finish_reason
 
         try:
             await self._generate(emit)
             await begin()
-            response, last_events = self._ended(output, finish_reason)
-            for event in last_events:
-                await events.send(event)
-            kind = f"response.{response.status}"
-            await events.send({"type": kind, "response": response.model_dump()})
+            for event in await off_loop(self._end_cost_s, lambda: self._last_events(output, finish_reason)):
+                await events.send(event, self._end_cost_s)
         except Exception as error:
             if not events.number:
                 raise
@@ -97,10 +99,20 @@ class ResponsesResponder(Responder):
             await events.send({"type": "error", **shown})
         await events.end()
 
-    def _message_parts(self, chunk: Chunk) -> Parts:
-        return chunk.parts if isinstance(chunk, MessageChunk) else Parts(content=chunk.text)
+    def _added(self, output: Output, chunk: Chunk) -> Iterator[Event]:
+        parts = chunk.parts if isinstance(chunk, MessageChunk) else Parts(content=chunk.text)
+        return output.add(parts, cast(Chat, self._format).logprobs(chunk.tokens))
 
-    def _ended(self, output: Output, reason: FinishReason) -> tuple[ResponseObject, list[Mapping[str, Any]]]:
+    def _last_events(self, output: Output, reason: FinishReason) -> list[Event]:
+        response, events = self._ended(output, reason)
+        return [*events, {"type": f"response.{response.status}", "response": response.model_dump()}]
+
+    @property
+    def _end_cost_s(self) -> float:
+        """Estimated CPU seconds of making the whole response into JSON."""
+        return self._cost_s(self._accounting.usage.completion_tokens)
+
+    def _ended(self, output: Output, reason: FinishReason) -> tuple[ResponseObject, list[Event]]:
         """Return the whole response, and the events that end its last item."""
         is_cut = reason is FinishReason.LENGTH
         events = list(output.finish("incomplete" if is_cut else "completed"))
@@ -140,7 +152,7 @@ class ResponsesResponder(Responder):
 
 _REPEATED = {
     *("instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "temperature", "text"),
-    *("tool_choice", "tools", "top_p"),
+    *("tool_choice", "tools", "top_logprobs", "top_p"),
 }
 
 
@@ -155,10 +167,12 @@ class _NumberedEvents:
         self.number = 0
         self._events = EventStream(send)
 
-    async def send(self, event: Mapping[str, Any]) -> None:
-        data = json.dumps({**event, "sequence_number": self.number}, ensure_ascii=False)
+    async def send(self, event: Event, cost_s: float = 0.0) -> None:
+        """Send an event; making it into JSON takes about `cost_s`."""
+        numbered = {**event, "sequence_number": self.number}
         self.number += 1
-        await self._events.send(data.encode(), event["type"])
+        data = await off_loop(cost_s, lambda: json.dumps(numbered, ensure_ascii=False).encode())
+        await self._events.send(data, event["type"])
 
     async def end(self) -> None:
         await self._events.end()

@@ -86,10 +86,10 @@ HINT = "reasoning_effort has no effect: the model's chat template has no variabl
 REPORTS = [
     Report(
         "",
-        "log-probabilities are left out in silence",
+        "a number of alternatives without log-probabilities",
         RESPONSES,
-        {"include": ["message.output_text.logprobs"]},
-        words="include has no effect",
+        {"top_logprobs": 2},
+        words="top_logprobs has no effect without message.output_text.logprobs in include",
     ),
     Report("CLIProxyAPI#2466 CLIProxyAPI#5068", "a cache hint ends the conversation", CHAT, CACHED),
     Report("opencodex#2092", "a cache hint is refused", RESPONSES, CACHED),

@@ -1,4 +1,4 @@
-"""Log-probabilities of tokens that are parts of a character, or that look alike."""
+"""Log-probabilities: of tokens that are parts of a character, that look alike, and of a response's text."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -8,8 +8,9 @@ import pytest_asyncio
 
 from tests.contract.fakes import HashModel
 from tests.contract.http_reports.report_rig import CHAT, COMPLETIONS, USER
-from tests.contract.http_rig import MODEL, HttpRig
-from tests.contract.test_http_tools import serving
+from tests.contract.http_rig import MODEL, HttpRig, error_of
+from tests.contract.test_http_responses import TOOLS as FLAT_TOOLS
+from tests.contract.test_http_tools import EXACT, F, G, Writer, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -87,3 +88,72 @@ async def test_a_prompt_is_returned_with_the_same_names(rig: HttpRig) -> None:
     found = (await rig.post(COMPLETIONS, asked)).json()["choices"][0]["logprobs"]
     assert [name for name in found["tokens"] if "\ufffd" in name or not name] == []
     assert all(len(top) == 20 for top in found["top_logprobs"][1:])
+
+
+INCLUDED: dict[str, Any] = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+
+
+async def responses(rig: HttpRig, **fields: Any) -> tuple[Any, list[Any]]:
+    """Return a response of the `openai` package, and the events of the same response."""
+    asked: dict[str, Any] = {"model": MODEL, "input": "the fox", "extra_body": EXACT, **INCLUDED, **fields}
+    whole = await rig.openai.responses.create(**asked)
+    async with rig.openai.responses.stream(**asked) as stream:
+        return whole, [event async for event in stream]
+
+
+async def writes(rig: HttpRig, text: str) -> None:
+    """Let the model write this from now on."""
+    ids = (await rig.post("/tokenize", {"prompt": text})).json()["tokens"]
+    rig.target.model = Writer(script=tuple(ids))
+
+
+def plain(listed: Any) -> list[Any]:
+    return [each.model_dump() for each in listed]
+
+
+async def test_a_response_has_those_of_its_text_alone(rig: HttpRig) -> None:
+    thought = f"<think>\nhm {G}</think>\n\n"
+    for text, shown in (
+        (EMOJI, EMOJI),
+        (f"{thought}{EMOJI}\n{F}\n{G}", EMOJI),
+        (f"{thought}{F}", ""),
+        (f"Well, {F}so ", "Well,so "),
+    ):
+        await writes(rig, text)
+        whole, events = await responses(rig, tools=FLAT_TOOLS)
+        parts = [item.content[0] for item in whole.output if item.type == "message"]
+        found = [each for part in parts for each in part.logprobs]
+        joined = b"".join(bytes(each.bytes) for each in found).decode()
+        assert "".join(part.text for part in parts) == joined == shown
+        assert all(len(each.top_logprobs) == 2 and each.logprob < 0 for each in found)
+        for kind in ("response.output_text.delta", "response.output_text.done"):
+            sent = [each for event in events if event.type == kind for each in event.logprobs]
+            assert plain(sent) == plain(found)
+        last = events[-1].response
+        assert [plain(each.content[0].logprobs) for each in last.output if each.type == "message"] == [
+            plain(part.logprobs) for part in parts
+        ]
+        assert (whole.top_logprobs, last.top_logprobs) == (2, 2)
+
+
+async def test_a_response_and_a_chat_agree(rig: HttpRig) -> None:
+    await writes(rig, EMOJI)
+    *chat, _ = await entries(rig, top_logprobs=2, messages=[{"role": "user", "content": "the fox"}])
+    whole, _ = await responses(rig)
+    found = whole.output[0].content[0].logprobs
+    assert [(each.token, each.bytes, each.logprob) for each in found] == [
+        (each["token"], each["bytes"], each["logprob"]) for each in chat
+    ]
+    for most in (1, 3, 5):
+        cut, _ = await responses(rig, max_output_tokens=most)
+        of_cut = [item.content[0].logprobs for item in cut.output]
+        assert [each.bytes for listed in of_cut for each in listed] == [each["bytes"] for each in chat[:most]]
+
+
+async def test_only_what_is_included_is_returned(rig: HttpRig) -> None:
+    whole, _ = await responses(rig, include=["reasoning.encrypted_content"])
+    assert whole.output[0].content[0].logprobs == [] and "top_logprobs has no effect" in str(whole.warnings)
+    alone, _ = await responses(rig, top_logprobs=None)
+    assert all(each.top_logprobs == [] for each in alone.output[0].content[0].logprobs)
+    refused = await rig.post("/v1/responses", {"model": MODEL, "input": "x", **INCLUDED, "top_logprobs": 21})
+    assert refused.status_code == 400 and error_of(refused)["param"] == "top_logprobs"
