@@ -23,7 +23,7 @@ C = TypeVar("C", bound=Candidate)
 
 
 class Policy(ABC):
-    """Choose the replica of a new sequence: one decision, and two hooks."""
+    """Choose the replica of a new sequence: one decision."""
 
     @abstractmethod
     def choose(self, candidates: Sequence[C], key: RequestKey) -> C:
@@ -31,14 +31,6 @@ class Policy(ABC):
 
         Replicas of the pool may be missing among the candidates if they cannot serve this request.
         """
-
-    def joined(self, candidate: Candidate) -> None:
-        """Hook: the replica was added to the pool."""
-        return
-
-    def left(self, candidate: Candidate) -> None:
-        """Hook: the replica was removed from the pool."""
-        return
 
 
 def least_loaded(candidates: Sequence[C]) -> C:

@@ -1,13 +1,15 @@
 """Recent traffic of a pool: prompt prefixes, how common each is, and the owner of each affinity key."""
 
-from collections import Counter, deque
-from collections.abc import Callable, Hashable, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Hashable, Mapping
 from typing import TypeVar
 
 from flyserve.core.blocks import BlockKey
 from router.policies.request_key import RequestKey
 
 K = TypeVar("K", bound=Hashable)
+Rank = bytes
+"""Rank of a key at a replica: the same for every router, and like a random number."""
 
 _FEW = 8
 """Number of requests below which counts say nothing about how common a prefix is or where prompts diverge."""
@@ -15,8 +17,11 @@ _FEW = 8
 _FILL_LIMIT = 0.9
 """Part of its share up to which a replica gets new affinity keys.
 
-The rest is reserved for growth of its own.
+The rest is for growth of its own, and keeps a key from moving to and fro.
 """
+
+_HOT = 0.5
+"""Part of a replica's share above which a key comes before all others, which fit beside it elsewhere."""
 
 
 class RecentTraffic:
@@ -35,7 +40,7 @@ class RecentTraffic:
         self._prefixes: Counter[BlockKey] = Counter()
         self._affinity_keys: Counter[BlockKey] = Counter()
         self._owners: dict[BlockKey, str] = {}
-        self._load: Counter[str] = Counter()
+        self._owned: defaultdict[str, dict[BlockKey, Rank]] = defaultdict(dict)
 
     def affinity_key(self, key: RequestKey, share: float) -> BlockKey:
         """Return the shortest prefix that at most a `share` of requests have and at which prompts diverge.
@@ -50,59 +55,61 @@ class RecentTraffic:
             index -= 1
         return key[index]
 
-    def owner(self, affinity_key: BlockKey, order: Sequence[str], share: float) -> str:
-        """Return the owner of the key, or a new owner if it exceeds its share and another replica has room.
+    def owner(self, affinity_key: BlockKey, ranks: Mapping[str, Rank], share: float) -> str:
+        """Return the owner of the key: the first replica with room for it.
 
-        `order` has the candidates, the preferred one first; the present owner may be missing, for this one
-        request. A replica may own the keys of a `share` of all requests.
+        `ranks` has the candidates, the preferred one first, and the rank of the key at each. A replica has
+        room if this key and those that come before it there have at most a `share` of all requests; a little
+        less for a key that another one owns. The other keys there move at their next request.
+
+        NOTE: so the owner follows from the ranks and from how common the keys are, hardly from the order of
+        the requests, and routers that see different requests agree.
         """
-        limit = max(_FEW, share * (len(self._requests) + 1))
-        owner, own = self._owners.get(affinity_key), self._affinity_keys[affinity_key]
-        if owner is not None and self._load[owner] < limit:
-            return owner
-        with_room = (replica for replica in order if self._load[replica] + own < _FILL_LIMIT * limit)
-        return next(with_room, owner or min(order, key=lambda replica: self._load[replica]))
+        limit, own = max(_FEW, share * (len(self._requests) + 1)), self._affinity_keys[affinity_key]
+        present = self._owners.get(affinity_key)
+        for replica, rank in ranks.items():
+            most = limit if replica == present else _FILL_LIMIT * limit
+            if own + self._num_before(replica, own, rank, _HOT * limit) < most:
+                return replica
+        return min(ranks, key=lambda replica: self.owned_by(replica) - own * (replica == present))
 
     def owned_by(self, replica: str) -> int:
         """Return the number of recent requests whose keys the replica owns."""
-        return self._load[replica]
+        return sum(self._affinity_keys[key] for key in self._owned[replica])
 
-    def add(self, key: RequestKey, affinity_key: BlockKey, owner: str) -> None:
-        """Record a request and make `owner` the owner of its key; the oldest request is removed."""
-        self._move(affinity_key, owner)
+    def add(self, key: RequestKey, affinity_key: BlockKey, owner: str, rank: Rank) -> None:
+        """Record a request; make `owner`, where its key has this `rank`, the owner of the key.
+
+        The oldest request is removed.
+        """
+        self._release(affinity_key)
+        self._owners[affinity_key] = owner
+        self._owned[owner][affinity_key] = rank
         self._requests.append((key, affinity_key))
         self._prefixes.update(key)
         self._affinity_keys[affinity_key] += 1
-        self._load[owner] += 1
         if len(self._requests) > self._most:
             self._remove(*self._requests.popleft())
 
-    def move_to(self, replica: str, prefers: Callable[[BlockKey, str], bool]) -> None:
-        """Make the replica the owner of every key for which `prefers(key, present owner)` is true."""
-        for affinity_key, owner in self._owners.items():
-            if prefers(affinity_key, owner):
-                self._move(affinity_key, replica)
+    def _num_before(self, replica: str, own: int, rank: Rank, hot: float) -> int:
+        """Return the requests with keys of the replica that come before one of `own` requests and `rank`.
 
-    def remove_replica(self, replica: str) -> None:
-        """Remove a replica: it owns nothing any more."""
-        for affinity_key in [key for key, owner in self._owners.items() if owner == replica]:
-            del self._owners[affinity_key]
-        del self._load[replica]
+        Those with more than `hot` requests come first, then those with a higher rank.
+        """
+        numbers, place = self._affinity_keys, (own > hot, rank)
+        keys = self._owned[replica].items()
+        return sum(numbers[key] for key, other in keys if (numbers[key] > hot, other) > place)
 
-    def _move(self, affinity_key: BlockKey, owner: str) -> None:
-        if (before := self._owners.get(affinity_key)) is not None:
-            self._load[before] -= self._affinity_keys[affinity_key]
-        self._load[owner] += self._affinity_keys[affinity_key]
-        self._owners[affinity_key] = owner
+    def _release(self, affinity_key: BlockKey) -> None:
+        if (owner := self._owners.pop(affinity_key, None)) is not None:
+            del self._owned[owner][affinity_key]
 
     def _remove(self, key: RequestKey, affinity_key: BlockKey) -> None:
         for block in key:
             _decrease(self._prefixes, block)
-        if (owner := self._owners.get(affinity_key)) is not None:
-            _decrease(self._load, owner)
         _decrease(self._affinity_keys, affinity_key)
         if affinity_key not in self._affinity_keys:
-            self._owners.pop(affinity_key, None)
+            self._release(affinity_key)
 
 
 def _decrease(counts: Counter[K], key: K) -> None:

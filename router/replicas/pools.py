@@ -276,7 +276,6 @@ class ReplicaPool:
 
     def add(self, replica: Replica) -> None:
         self._replicas.append(replica)
-        self._policy.joined(replica)
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -284,7 +283,6 @@ class ReplicaPool:
         """Remove a replica, if it is in the pool."""
         if replica in self._replicas:
             self._replicas.remove(replica)
-            self._policy.left(replica)
 
     def ready(self, accepts: Accepts) -> list[Replica]:
         """Return the replicas that are not broken and are accepted."""

@@ -87,17 +87,42 @@ def test_the_bound_leaves_room_for_chance_and_for_a_quarter_more_than_the_mean()
     assert load_bound([1000] * 4) == 1251
 
 
-@given(st.integers(2, 8), st.lists(st.integers(0, 60), min_size=100, max_size=300))
-def test_owners_share_the_traffic(num_replicas: int, groups: list[int]) -> None:
-    traffic, order = RecentTraffic(1000), [str(replica) for replica in range(num_replicas)]
-    share = LOAD_FACTOR / num_replicas
-    for group in groups:
-        (affinity,) = key(group)
-        owner = traffic.owner(affinity, order, share)
-        traffic.add((affinity,), affinity, owner)
-    most = max(traffic.owned_by(replica) for replica in order)
-    assert most <= max(8, share * len(groups)) + max(Counter(groups).values())
-    assert sum(traffic.owned_by(replica) for replica in order) == len(groups)
+@given(st.integers(2, 8), st.integers(16, 60), st.floats(0, 1), st.integers())
+def test_replicas_share_the_traffic(num_replicas: int, num_keys: int, exponent: float, seed: int) -> None:
+    """The k-th prefix is requested in proportion to k ** -exponent (Zipf's law)."""
+    weights = [(rank + 1) ** -exponent for rank in range(num_keys)]
+    drawn = random.Random(seed).choices([key(number) for number in range(num_keys)], weights, k=600)
+    sent = send(create_policy("prefix_affinity"), candidates_with([0] * num_replicas), *drawn)[200:]
+    most = num_replicas * max(Counter(sent).values()) / len(sent)
+    assert most < 1.3 * max(LOAD_FACTOR, num_replicas * weights[0] / sum(weights))
+
+
+def misses(num_routers: int, seed: int) -> int:
+    """Return the requests that find their prefix not cached; each router sees some of the requests.
+
+    16 replicas, each with room for 16 of 160 prefixes. The first 2,000 requests do not count.
+    """
+    source = random.Random(seed)
+    weights = [(rank + 1) ** -0.7 for rank in range(160)]
+    policies, candidates = (
+        [create_policy("prefix_affinity") for _ in range(num_routers)],
+        candidates_with([0] * 16),
+    )
+    caches, found = {each.identity: dict[RequestKey, None]() for each in candidates}, 0
+    for number, each in enumerate(source.choices([key(number) for number in range(160)], weights, k=4000)):
+        cache = caches[source.choice(policies).choose(candidates, each).identity]
+        found += number >= 2000 and each not in cache
+        cache.pop(each, None)
+        cache[each] = None
+        if len(cache) > 16:
+            del cache[next(iter(cache))]
+    return found
+
+
+def test_four_routers_find_prefixes_cached_nearly_as_often_as_one() -> None:
+    """Of 6,000 requests 42 and 59; with owners that depended on the order of the requests, 29 and 282."""
+    alone, four = (sum(misses(number, seed) for seed in range(3)) for number in (1, 4))
+    assert four < 2 * alone
 
 
 @given(st.integers(1, 12), st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=3), max_size=40))
@@ -121,7 +146,6 @@ def test_a_removed_replica_moves_only_the_keys_it_owned(num_replicas: int, gone:
     policy, before = create_policy("prefix_affinity"), candidates_with([0] * num_replicas)
     keys, lost = [key(block) for block in range(100)], before[gone % num_replicas]
     at_first = owners(policy, before, keys)
-    policy.left(lost)
     then = owners(policy, [replica for replica in before if replica is not lost], keys)
     moved = [each for each in keys if then[each] != at_first[each]]
     strays = [each for each in moved if at_first[each] != lost.identity]
@@ -133,10 +157,10 @@ def test_an_added_replica_takes_its_share_and_moves_nothing_else() -> None:
     policy, after = create_policy("prefix_affinity"), candidates_with([0] * 5)
     keys = [key(block) for block in range(400)]
     at_first = owners(policy, after[:4], keys)
-    policy.joined(after[4])
     then = owners(policy, after, keys)
-    moved = [then[each] for each in keys if then[each] != at_first[each]]
-    assert set(moved) == {after[4].identity} and 40 < len(moved) < 120
+    moved = Counter(then[each] for each in keys if then[each] != at_first[each])
+    assert 40 < moved.pop(after[4].identity) < 120
+    assert moved.total() <= 4, "keys that had no room where they rank highest"
 
 
 def test_a_replica_that_is_rejected_for_one_request_keeps_its_keys() -> None:
@@ -157,7 +181,7 @@ def test_a_prefix_of_all_prompts_binds_nothing() -> None:
     policy, candidates = create_policy("prefix_affinity"), candidates_with([0] * 4)
     groups = [number % 20 for number in range(400)]
     sent = send(policy, candidates, *(key(1, 2, 3, 10 + g, 99 + n) for n, g in enumerate(groups)))
-    late = list(zip(groups, sent, strict=True))[100:]
+    late = list(zip(groups, sent, strict=True))[200:]
     assert len(set(late)) == 20, "each system prompt has one replica"
     assert len({replica for _, replica in late}) == 4
 
@@ -185,9 +209,9 @@ def test_a_key_is_as_long_as_the_prompt_has_full_blocks_but_sparse_in_long_ones(
 def test_old_requests_are_removed() -> None:
     traffic, (common, rare) = RecentTraffic(20), key(1, 2)
     for _ in range(20):
-        traffic.add((common, key(1, 3)[1]), common, "a")
+        traffic.add((common, key(1, 3)[1]), common, "a", b"")
     assert traffic.affinity_key((common, rare), 0.1) == rare
     for number in range(20):
-        traffic.add(key(100 + number), key(100 + number)[0], "b")
+        traffic.add(key(100 + number), key(100 + number)[0], "b", b"")
     assert traffic.affinity_key((common, rare), 0.1) == common
     assert (traffic.owned_by("a"), traffic.owned_by("b")) == (0, 20)
