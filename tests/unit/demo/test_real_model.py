@@ -44,6 +44,8 @@ def test_a_fetched_model_is_used_again(tmp_path: Path, monkeypatch: pytest.Monke
         source_file(model, tmp_path).touch()
     assert is_fetched(GEMMA3, tmp_path) and not is_fetched(SMOLLM2, tmp_path)
     gguf_file(SMOLLM2, tmp_path).touch()
+    assert not is_fetched(SMOLLM2, tmp_path)
+    gguf_file(SMOLLM2, tmp_path, "q8_0").touch()
     assert [ensure_model(model, tmp_path) for model in MODELS] == [tmp_path / "smollm2", tmp_path / "gemma3"]
 
 
