@@ -6,7 +6,6 @@ from functools import partial
 from typing import NamedTuple
 
 from flyserve.core.messages import ModelInfo, Role
-from flyserve.core.presets import PRESETS
 from flyserve.core.request import GenerateRequest
 from flyserve.core.response import Chunk, DeploymentInfo, Origin
 from flyserve.core.types import Mode
@@ -84,7 +83,7 @@ class GenerationService:
             draft_length_limit=config.limits.draft_length,
             choices_limit=config.limits.choices,
             logprobs_limit=config.limits.logprobs,
-            presets=tuple(PRESETS),
+            presets=tuple(config.speculation.rules),
             warnings=tuple(f"{name}: {alarm}" for name, alarm in self.alarms.items()),
         )
 

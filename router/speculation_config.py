@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from flyserve.core.errors import quoted
 from flyserve.core.presets import DEFAULT_PRESET, PRESETS, tuned
 from flyserve.core.request import POLICY_REMEDY, DraftLength, RuleOverrides, SpeculationParams
 from flyserve.core.spans import Span
@@ -46,8 +48,52 @@ def _from_zero(kind: Any) -> Any:
     return Annotated[int, Field(ge=0)] if kind is int else kind
 
 
+class _Rule(Config):
+    """Changes to a named rule, by the fields of `RuleOverrides`, which a subclass has."""
+
+    preset: str = DEFAULT_PRESET
+
+    def tuned(self, rules: Mapping[str, FlyRule]) -> FlyRule:
+        """Return the rule; raise ValueError if none has its name, or its changes do not fit each other."""
+        if self.preset not in rules:
+            raise ValueError(f"preset is {quoted(self.preset)}, must be one of {', '.join(sorted(rules))}")
+        given = RuleOverrides(**{each.name: getattr(self, each.name) for each in fields(RuleOverrides)})
+        rule = tuned(rules[self.preset], given.changes)
+        if given.carry_after is not None and given.carry_after > rule.window:
+            raise ValueError(f"carry_after is {given.carry_after}, at most the window of {rule.window}")
+        return rule
+
+
+@with_fields_of(RuleOverrides, _from_zero)
+class PresetConfig(_Rule):
+    """A rule of the deployment's own: a preset with changes."""
+
+    preset: Annotated[str, OneOf(sorted(PRESETS))] = DEFAULT_PRESET
+    """Preset that the other keys change."""
+
+    window: int | None = Field(None, ge=1)
+    """Number of draft tokens after a mismatch that must all match for it to be accepted."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        self.tuned(PRESETS)
+        return self
+
+
+def _new_name(name: str) -> str:
+    if name in PRESETS:
+        raise ValueError("must be another name than those of the presets that there are")
+    return name
+
+
+PresetName = Annotated[
+    str, Field(pattern=r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"), AfterValidator(_new_name)
+]
+"""Name of a deployment's own preset."""
+
+
 @with_fields_of(SpeculationParams, _from_zero, {"sub_drafter": True})
-class SpeculationConfig(Config):
+class SpeculationConfig(_Rule):
     """Speculation of a request that does not set its own; its fields are those of `SpeculationParams`.
 
     The fields of the rule change the preset. A request that names a preset itself starts from that preset
@@ -58,8 +104,11 @@ class SpeculationConfig(Config):
     """`plain` decodes without drafts, `exact` accepts only the target's own tokens, `fly` also accepts
     draft tokens by the rule."""
 
-    preset: Annotated[str, OneOf(sorted(PRESETS))] = DEFAULT_PRESET
-    """Named rule that `fly` starts from."""
+    preset: str = DEFAULT_PRESET
+    """Named rule that `fly` starts from: official, vllm, paper, flyserve, or one of `presets`."""
+
+    presets: dict[PresetName, PresetConfig] = Field({}, max_length=64)
+    """The deployment's own presets by name, for requests, too. `flyserve calibrate` writes them."""
 
     draft_length: DraftLengthConfig = DraftLengthConfig()
     """Length of the drafts."""
@@ -96,16 +145,18 @@ class SpeculationConfig(Config):
     @property
     def rule(self) -> FlyRule:
         """Rule of mode `fly`."""
-        changes = RuleOverrides(**{each.name: self._given(each.name) for each in fields(RuleOverrides)})
-        return tuned(PRESETS[self.preset], changes.changes)
+        return self.tuned(self.rules)
+
+    @cached_property
+    def rules(self) -> Mapping[str, FlyRule]:
+        """The named rules: all presets, the deployment's own included."""
+        return {**PRESETS, **{name: own.tuned(PRESETS) for name, own in self.presets.items()}}
 
     def _given(self, name: str) -> Any:
         """Return a field that comes from `SpeculationParams`."""
         return getattr(self, name)
 
     @model_validator(mode="after")
-    def _carries_within_the_window(self) -> Self:
-        found = self._given("carry_after")
-        if found is not None and found > self.rule.window:
-            raise ValueError(f"carry_after is {found}, at most the window of {self.rule.window}")
+    def _fits(self) -> Self:
+        self.tuned(self.rules)
         return self

@@ -9,7 +9,7 @@ import yaml
 from pydantic import BaseModel
 
 from orchestration.deployment.file import Deployment
-from services.common.sections import ENGINE, engine_of, keys_of, sections_of
+from services.common.sections import ENGINE, engine_of, keys_of, named_sections, sections_of
 
 FOLDER = Path(__file__).parent.parent / "helm"
 OUTPUT = FOLDER / "flyserve" / "values.schema.json"
@@ -135,6 +135,10 @@ def _requires(section: type[BaseModel], key: str) -> bool:
 
 def _nested(annotation: Any, schema: Schema, prefix: str) -> Schema:
     """Return a key's schema; that of a section is made from its class, for its descriptions."""
+    if named := named_sections(annotation):
+        each = _section(named, f"{prefix}NAME.")
+        by_name = dict.fromkeys(schema["patternProperties"], each)
+        return {**schema, "patternProperties": by_name, "additionalProperties": False}
     if not (inner := sections_of(annotation)):
         return schema
     made = _section(inner, prefix)

@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 
 from orchestration.deployment import reserved
 from orchestration.deployment.file import Deployment
-from services.common.sections import engine_of, keys_of, sections_of
+from services.common.sections import engine_of, keys_of, named_sections, sections_of
 from tools.chart_schema import SETTLED, plain_schemas
 
 OUTPUT = Path(__file__).parent.parent / "docs" / "reference" / "configuration.md"
@@ -74,6 +74,8 @@ def _rows(union: Sequence[type[BaseModel]], prefix: str, names: Sequence[str] = 
         yield f"| `{key}` | {_default(field)} | {limits} | {meaning} |\n"
         if inner:
             yield from _rows(inner, f"{key}.")
+        if named := named_sections(field.annotation):
+            yield from _rows(named, f"{key}.NAME.")
 
 
 def _marks(union: Sequence[type[BaseModel]], name: str, key: str) -> Iterator[str]:

@@ -72,7 +72,7 @@ class SpeculationFields(RequestModel):
     """Speculation; absent fields take the deployment's defaults."""
 
     mode: TargetMode | None = Field(None, description="Decoding mode.")
-    preset: str | None = Field(None, json_schema_extra={"anyOf": [{"enum": list(PRESETS)}, {"type": "null"}]})
+    preset: str | None = Field(None, examples=list(PRESETS))
     draft_length: (
         Annotated[
             DraftLengthFields,

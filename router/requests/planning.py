@@ -1,7 +1,7 @@
 """Speculation of one request: check its parameters, and complete them with the deployment's defaults."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from flyserve.core.errors import FieldViolation, quoted
@@ -55,9 +55,16 @@ class SpeculationPlan:
 
 
 def check_speculation(
-    given: SpeculationParams, default: SpeculationPlan, draft_length_limit: int, max_new_tokens_limit: int
+    given: SpeculationParams,
+    default: SpeculationPlan,
+    draft_length_limit: int,
+    max_new_tokens_limit: int,
+    rules: Mapping[str, FlyRule] = PRESETS,
 ) -> Iterator[FieldViolation]:
-    """Yield a violation for every parameter that is unknown, out of range, or in conflict with another."""
+    """Yield a violation for every parameter that is unknown, out of range, or in conflict with another.
+
+    `rules` are those that a request may name.
+    """
     ranges = {
         "draft_length.max": (given.draft_length.max, 0, draft_length_limit),
         "window": (given.window, 1, draft_length_limit),
@@ -70,26 +77,32 @@ def check_speculation(
         value = getattr(given, field)
         if value is not None and not (math.isfinite(value) and value >= 0):
             yield FieldViolation(f"speculation.{field}", f"is {value}, must be finite and at least 0")
-    if given.preset and given.preset not in PRESETS:
-        allowed = f"must be one of {', '.join(sorted(PRESETS))}"
+    if given.preset and given.preset not in rules:
+        allowed = f"must be one of {', '.join(sorted(rules))}"
         yield FieldViolation("speculation.preset", f"is {quoted(given.preset)}, {allowed}")
-    elif given.carry_after is not None and given.carry_after > (window := fly_rule(given, default).window):
+    elif given.carry_after is not None and given.carry_after > (
+        window := fly_rule(given, default, rules).window
+    ):
         found_and_allowed = f"is {given.carry_after}, must be at most the window of {window}"
         yield FieldViolation("speculation.carry_after", found_and_allowed)
 
 
-def plan_speculation(given: SpeculationParams, default: SpeculationPlan) -> SpeculationPlan:
+def plan_speculation(
+    given: SpeculationParams, default: SpeculationPlan, rules: Mapping[str, FlyRule] = PRESETS
+) -> SpeculationPlan:
     """Complete checked parameters with the deployment's defaults."""
     length = given.draft_length.max
     return SpeculationPlan(
         mode=given.mode or default.mode,
-        fly_rule=fly_rule(given, default),
+        fly_rule=fly_rule(given, default, rules),
         draft_length=default.draft_length if length is None else length,
         sub_drafter=default.sub_drafter if given.sub_drafter is None else given.sub_drafter,
         exact_in=default.exact_in | frozenset(given.exact_in),
     )
 
 
-def fly_rule(given: SpeculationParams, default: SpeculationPlan) -> FlyRule:
+def fly_rule(
+    given: SpeculationParams, default: SpeculationPlan, rules: Mapping[str, FlyRule] = PRESETS
+) -> FlyRule:
     """Return the rule of mode fly: the given preset or the deployment's rule, with the given changes."""
-    return tuned(PRESETS[given.preset] if given.preset else default.fly_rule, given.changes)
+    return tuned(rules[given.preset] if given.preset else default.fly_rule, given.changes)

@@ -48,7 +48,13 @@ def prepare(
         _check_grammar(request, tokenizer.eos_ids),
         _check_draft_mode(request),
         check_sampling(request.sampling, target.vocab_size, sampling_limits),
-        check_speculation(request.speculation, default_plan, limits.draft_length, limits.max_new_tokens),
+        check_speculation(
+            request.speculation,
+            default_plan,
+            limits.draft_length,
+            limits.max_new_tokens,
+            config.speculation.rules,
+        ),
     )
     violations = list(islice(first, MOST_VIOLATIONS))
     prompt_ids: tuple[int, ...] = ()
@@ -205,7 +211,7 @@ def _complete(
     if length < asked and request.max_new_tokens is not None and not request.fills_context:
         context = f"the {target.role.value}'s context holds {target.context_length} tokens"
         warnings.append(f"max_new_tokens was cut from {asked} to {length}: {context}")
-    plan = plan_speculation(request.speculation, config.speculation.plan)
+    plan = plan_speculation(request.speculation, config.speculation.plan, config.speculation.rules)
     if request.grammar is not None:
         plan = plan.with_grammar()
     return PreparedRequest(

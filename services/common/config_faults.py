@@ -8,8 +8,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from flyserve.core.wording import requirement
-from services.common.sections import ENGINE, engine_of, sections_of
+from services.common.sections import ENGINE, engine_of, named_sections, sections_of
 
+_OF_NAME = "[key]"
+"""Part of a location, after a name in a mapping, if the name itself is the fault."""
 _LONGEST_NAME = 64
 """Characters of a name above which nothing similar is looked for: that takes the square of them."""
 
@@ -52,17 +54,26 @@ def _place(union: Sequence[type[BaseModel]], location: Sequence[int | str]) -> _
     """Return the place of a fault; in a location of pydantic, the engine follows the name of a union."""
     names: list[str] = []
     owner, owners = None, union
+    named: Sequence[type[BaseModel]] = ()
     section = union[0] if len(union) == 1 else None
     for part in location:
         if section is None and len(union) > 1:
             section = next(each for each in union if engine_of(each) == part)
             continue
+        if part == _OF_NAME:
+            union = ()
+            continue
         names.append(str(part))
         if isinstance(part, int):
             continue
         owner, owners = section, union
+        if named:
+            union, named = named, ()
+            section = union[0] if len(union) == 1 else None
+            continue
         field = None if section is None else section.model_fields.get(part)
         union = () if field is None else sections_of(field.annotation)
+        named = () if field is None else named_sections(field.annotation)
         section = union[0] if len(union) == 1 else None
     return _Place(".".join(names), names[-1] if names else "", owner, owners, bool(union))
 

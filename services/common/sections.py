@@ -1,7 +1,7 @@
 """Sections of a configuration: one in a key, or several of which the key `engine` chooses one."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, GetCoreSchemaHandler, TypeAdapter
 from pydantic.fields import FieldInfo
@@ -57,8 +57,15 @@ def sections_of(annotation: Any) -> tuple[type[BaseModel], ...]:
         return annotation.sections
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return (annotation,)
+    if get_origin(annotation) is dict:
+        return ()  # its keys are names that users give: see `named_sections`
     inner = getattr(annotation, "__args__", ())
     return tuple(section for part in inner for section in sections_of(part))
+
+
+def named_sections(annotation: Any) -> tuple[type[BaseModel], ...]:
+    """Return the models of the values of a mapping by names; none for any other type."""
+    return sections_of(get_args(annotation)[1]) if get_origin(annotation) is dict else ()
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:

@@ -134,7 +134,9 @@ NOTE: no rule of the schema: helm lint validates the chart's own values even whe
 {{- define "flyserve.checkSpeculation" -}}
 {{- with .Values.speculation -}}
 {{- $preset := .preset | default (include "flyserve.defaults" $ | fromJson).preset -}}
-{{- $window := int (.window | default (get (include "flyserve.windows" $ | fromJson) $preset)) -}}
+{{- $own := get (default dict .presets) $preset | default dict -}}
+{{- $base := ternary ($own.preset | default (include "flyserve.defaults" $ | fromJson).preset) $preset (hasKey (default dict .presets) $preset) -}}
+{{- $window := int (.window | default $own.window | default (get (include "flyserve.windows" $ | fromJson) $base)) -}}
 {{- if gt (int .carry_after) $window -}}
 {{- fail (printf "speculation.carry_after: is %d, must be at most the window of %d" (int .carry_after) $window) -}}
 {{- end -}}

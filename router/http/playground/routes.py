@@ -10,7 +10,6 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from flyserve.core.presets import PRESETS
 from flyserve.core.types import FlyRule
 from router.config import RouterConfig
 from router.model_files import ModelFiles
@@ -62,7 +61,7 @@ def page_settings(config: RouterConfig, model: ModelFiles) -> dict[str, Any]:
     return {
         "is_demo": model.token_map_hash == DEMO_TOKENS,
         "has_chat_template": model.chat_template.is_present,
-        "presets": {name: _rule(rule) for name, rule in PRESETS.items()},
+        "presets": {name: _rule(rule) for name, rule in default.rules.items()},
         "defaults": {
             "mode": default.mode,
             "sub_drafter": plan.sub_drafter,

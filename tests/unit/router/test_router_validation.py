@@ -238,7 +238,7 @@ def test_exact_ends_drafts_at_stops_and_plain_drafts_nothing() -> None:
             {"targets": ["a:1"], "balancing": "best"},
             "'prefix_affinity', 'least_load', 'power_of_two' or 'round_robin'",
         ),
-        ({"targets": ["a:1"], "speculation": {"preset": "vlm"}}, "'flyserve', 'official', 'paper' or 'vllm'"),
+        ({"targets": ["a:1"], "speculation": {"preset": "vlm"}}, "one of flyserve, official, paper, vllm"),
         ({"targets": ["a:1"], "speculation": {"draft_length": {"max": 65}}}, "draft_length.max"),
         (
             {"targets": ["a:1"], "speculation": {"draft_length": {"max_sequences": 0}}},
