@@ -8,7 +8,7 @@ from services.lookup.config import AnyLookupConfig, SuffixConfig
 from services.lookup.index.budget import IndexBudget, IndexShare
 from services.lookup.index.ngram import PromptLookup
 from services.lookup.index.response_cache import ResponseCache, SnippetRetriever
-from services.lookup.index.suffix import FOR_TARGET, SaltedCache, SuffixProposer
+from services.lookup.index.suffix import FOR_TARGET, SaltedCache, Snippets, SuffixProposer
 
 
 class SequenceLookup(Protocol):
@@ -80,13 +80,14 @@ class NgramEngine:
 
 
 class SuffixLookup:
-    """A sequence and the cached responses of its cache salt."""
+    """A sequence and, if it may copy them, the cached responses of its cache salt."""
 
-    def __init__(self, cache: ResponseCache, salt: str, share: IndexShare) -> None:
+    def __init__(self, cache: ResponseCache, salt: str, share: IndexShare, may_copy: bool) -> None:
         self._cache = cache
         self._salt = salt
         self._share = share
-        proposer = SuffixProposer(SaltedCache(cache, salt), FOR_TARGET, share)
+        others = SaltedCache(cache, salt) if may_copy else Snippets()
+        proposer = SuffixProposer(others, FOR_TARGET, share)
         self.update, self.propose = proposer.update, proposer.propose
         self.snippets = SnippetRetriever(cache, salt).find
 
@@ -108,7 +109,7 @@ class SuffixEngine:
         return self._cache.num_tokens
 
     def open(self, opening: Open) -> SuffixLookup:
-        return SuffixLookup(self._cache, opening.cache_salt, self._budget.share())
+        return SuffixLookup(self._cache, opening.cache_salt, self._budget.share(), not opening.without_copies)
 
 
 def build_engine(config: AnyLookupConfig, budget: IndexBudget) -> ProposalEngine:

@@ -71,7 +71,17 @@ class DrafterDrafts:
     @property
     def tokens_until_request(self) -> float:
         """Tokens that the target decodes before the next draft is requested; infinity sets no number."""
+        if self._waits:
+            return math.inf
         return (self._lookup and self._lookup.tokens_until_request) or math.inf
+
+    @property
+    def most_steps(self) -> float:
+        """Most tokens that the target may decode by itself in a round without a draft.
+
+        Reproducible drafts of a look-up are requested after every token: a longer step depends on times.
+        """
+        return 1 if self._waits and self._lookup else self.tokens_until_request
 
     def begin_round(self, wanted: WantedDraft) -> None:
         """Begin a round; in the first one, request a draft that a later round uses."""
@@ -124,7 +134,7 @@ class DrafterDrafts:
     def _worthwhile(self, arrived: ArrivedDraft) -> Draft:
         """Return no draft if this one was looked up and is not worth its verification."""
         draft = arrived.draft
-        if self._lookup is None or self._lookup.accept(draft.tokens, arrived.waited_s):
+        if self._waits or self._lookup is None or self._lookup.accept(draft.tokens, arrived.waited_s):
             return draft
         return NO_DRAFT
 
@@ -145,7 +155,7 @@ class DrafterDrafts:
             yield f"{self._num_missed} of {num_rounds} rounds had no draft: {self.session.fault}"
         if alarm := self.session.alarm:
             yield alarm
-        if self._waits and (self._num_missed or self._lookup):
+        if self._waits and self._num_missed:
             yield "speculation.reproducible_drafts: this response may differ from run to run"
         if self._num_late > max(_USUAL_LATE_ROUNDS, num_rounds / 2):
             yield f"{self._num_late} of {num_rounds} rounds did not wait for a late draft"

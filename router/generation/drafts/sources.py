@@ -66,7 +66,7 @@ class DraftSources:
     @property
     def most_steps(self) -> float:
         """Most tokens that the target may decode by itself before the next draft is due."""
-        return self.drafter.tokens_until_request
+        return self.drafter.most_steps
 
     @property
     def is_late(self) -> bool:
