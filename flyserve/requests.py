@@ -69,6 +69,7 @@ class RequestOptions(SamplingOptions, SpeculationOptions, total=False):
         grammar: Constraint on the text of the response, such as a JSON Schema.
         prompt_logprobs: Return the tokens of the prompt with their log-probabilities, also those of this many
             most likely tokens; 0 to 20. `max_new_tokens` may then be 0.
+        evidence: Return the evidence of every round, as `flyserve calibrate` records it; False by default.
         cache_salt: The servers share cached prefixes and memories only between requests with the same salt.
         priority: Higher values run first when work queues; 0 by default.
         request_id: For logs, the server's too; drawn by default.
@@ -80,6 +81,7 @@ class RequestOptions(SamplingOptions, SpeculationOptions, total=False):
     prediction: str
     grammar: Grammar | None
     prompt_logprobs: int | None
+    evidence: bool
     cache_salt: str
     priority: int
     request_id: str

@@ -85,6 +85,7 @@ class GenerationService:
             logprobs_limit=config.limits.logprobs,
             presets=tuple(config.speculation.rules),
             warnings=tuple(f"{name}: {alarm}" for name, alarm in self.alarms.items()),
+            ending_ids=tuple(self._context.tokenizer.eos_ids),
         )
 
     @property

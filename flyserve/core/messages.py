@@ -172,8 +172,8 @@ class Open:
         grammar: Constraint on the response, as the library of grammars takes it; "" is none.
         max_new_tokens: Most tokens after the prompt, to estimate the memory that is needed; 0 if unknown.
         standalone: True if no target verifies a drafter's drafts: they are the response.
-        without_copies: True if a drafter's model must compute every draft token, even where the text repeats
-            an earlier response.
+        without_copies: True if no draft may copy an earlier response: a drafter's model computes every token,
+            and a look-up engine searches the sequence alone.
     """
 
     request_id: str

@@ -182,6 +182,7 @@ class RequestParams:
         logprobs: Number of most likely tokens whose log-probabilities are returned per position; None returns
             none.
         prompt_logprobs: The same for the positions of the prompt, whose tokens are then returned first.
+        evidence: Return the evidence of every round: drafts, the target's choices, entropies and gaps.
         fills_context: True if the client set no number of new tokens, so that the response may fill the
             context: memory is reserved as it grows. No field of the wire: over gRPC a client sets a number.
     """
@@ -193,6 +194,7 @@ class RequestParams:
     n: int = 1
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    evidence: bool = False
     fills_context: bool = False
 
 

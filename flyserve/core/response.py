@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from flyserve.core.evidence import RoundEvidence
 from flyserve.core.messages import Draft, ModelInfo
 from flyserve.core.request import SpeculationParams
 from flyserve.core.types import Decision, FinishReason, Mode, PromptToken, Token, Verdict
@@ -20,6 +21,7 @@ class Round:
         draft_s: Time spent drafting, without the wire.
         verify_s: Time spent verifying, without the wire.
         wire_s: Time on the wire and in queues.
+        evidence: The target's results on its draft, if they were requested.
     """
 
     index: int
@@ -30,6 +32,7 @@ class Round:
     verify_s: float
     wire_s: float
     end_s: float
+    evidence: RoundEvidence | None = None
 
 
 @dataclass(slots=True)
@@ -273,6 +276,7 @@ class DeploymentInfo:
         logprobs_limit: Most likely tokens that a request may ask for at each position.
         presets: Names of the rules that mode fly may start from.
         warnings: Faults of the deployment at present, each with its remedy.
+        ending_ids: Tokens of the model that end a response.
     """
 
     target: ModelInfo
@@ -284,3 +288,4 @@ class DeploymentInfo:
     logprobs_limit: int = 0
     presets: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    ending_ids: tuple[int, ...] = ()

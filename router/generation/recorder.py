@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from flyserve.core.evidence import RoundEvidence
 from flyserve.core.response import Round, Statistics
 from flyserve.core.round_record import DraftOrigin, Learner, RoundRecord
 from flyserve.core.types import FinishReason
@@ -41,7 +42,7 @@ class Recorder:
         self._metrics.record_round(round)
         for learner in self._learners:
             learner.record(round)
-        self._add_round(round)
+        self._add_round(round, self._evidence(round))
 
     def take_rounds(self) -> tuple[Round, ...]:
         """Return the rounds since the last call."""
@@ -76,7 +77,12 @@ class Recorder:
         if statistics.rounds == 1 and self._request.prompt_logprobs is None:
             statistics.cached_tokens = round.times.reused_tokens
 
-    def _add_round(self, round: RoundRecord) -> None:
+    def _evidence(self, round: RoundRecord) -> RoundEvidence | None:
+        if round.answer is None or not self._request.evidence:
+            return None
+        return RoundEvidence.of(round.drafts, round.answer)
+
+    def _add_round(self, round: RoundRecord, evidence: RoundEvidence | None) -> None:
         """Add the times of a round, for the client."""
         statistics, (drafted, accepted) = self._statistics, self._counted
         self._counted = (statistics.drafted, statistics.accepted)
@@ -97,6 +103,7 @@ class Recorder:
             verify_s=verify_s,
             wire_s=wire_s,
             end_s=end_s,
+            evidence=evidence,
         )
         self._rounds.append(record)
         if self._span is not None:

@@ -102,8 +102,8 @@ class PreparedRequest(RequestParams):
 
     @property
     def needs_gaps(self) -> bool:
-        """True if the rule limits the gap of a rescued token."""
-        return self.plan.rule.max_logprob_gap is not None
+        """True if the rule limits the gap of a rescued token, or the client asks for the gaps."""
+        return self.plan.rule.max_logprob_gap is not None or self.evidence
 
     def choices(self) -> tuple["PreparedRequest", ...]:
         """Return one request per choice, each with its own seed and id; the first is the request itself."""

@@ -227,6 +227,7 @@ def _complete(
         n=request.n,
         logprobs=request.logprobs,
         prompt_logprobs=request.prompt_logprobs,
+        evidence=request.evidence,
         fills_context=request.fills_context,
         weight_fingerprint=target.weight_fingerprint,
         resumed=request.resume.choices if request.resume else (),
