@@ -1,7 +1,7 @@
 """The choices of one request: decoded concurrently, each with its own seed."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -86,16 +86,15 @@ async def generate_choices(
 
 
 async def run_all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Do all in parallel; if one fails or the call is cancelled, cancel the others."""
-    tasks = [asyncio.create_task(work) for work in works]
+    """Do all in parallel; if one fails or the call is cancelled, cancel the others. One needs no task."""
+    everything = list(works)
+    if len(everything) == 1:
+        await everything[0]
+        return
+    tasks = [asyncio.create_task(work) for work in everything]
     try:
         await asyncio.gather(*tasks)
     finally:
-        await end_tasks(tasks)
-
-
-async def end_tasks(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Cancel the tasks, and wait until they have ended."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,13 +1,10 @@
 """The connection of one HTTP request: its client may leave; its response may be server-sent events."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Awaitable
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Send
-
-from router.generation.choices import end_tasks
 
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -17,25 +14,32 @@ _HEADERS = [
 ]
 
 
-async def while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+async def while_connected(receive: Receive, work: Awaitable[None]) -> None:
     """Do the work; if the client disconnects first, cancel the work and raise ClientDisconnect.
 
     `receive` reports the end of the connection; the body has been read from it. The work has always ended
     when this returns or raises; its own errors are raised.
     """
-    working, leaving = asyncio.create_task(work), asyncio.create_task(_left(receive))
+    has_left, working = False, asyncio.current_task()
+    assert working is not None
+
+    async def watch() -> None:
+        nonlocal has_left
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        has_left = True
+        working.cancel()
+
+    num_cancelled, watching = working.cancelling(), asyncio.create_task(watch())
     try:
-        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientDisconnect
-        working.result()
+        await work
+    except asyncio.CancelledError:
+        # NOTE: as in `asyncio.timeout`: a cancellation of the request from elsewhere stays in force.
+        if has_left and working.uncancel() <= num_cancelled:
+            raise ClientDisconnect from None
+        raise
     finally:
-        await end_tasks((working, leaving))
-
-
-async def _left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+        watching.cancel()
 
 
 class EventStream:
@@ -51,14 +55,15 @@ class EventStream:
 
     async def send(self, data: bytes, name: str = "") -> None:
         """Send one event; with a name, if it has one."""
+        named = f"event: {name}\n".encode() if name else b""
+        await self._write(b"%bdata: %b\n\n" % (named, data), more_body=True)
+
+    async def end(self, *data: bytes) -> None:
+        """End the response, after these events."""
+        await self._write(b"".join(b"data: %b\n\n" % each for each in data), more_body=False)
+
+    async def _write(self, body: bytes, more_body: bool) -> None:
         if not self.have_begun:
             self.have_begun = True
             await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-        named = f"event: {name}\n".encode() if name else b""
-        await self._send(
-            {"type": "http.response.body", "body": b"%bdata: %b\n\n" % (named, data), "more_body": True}
-        )
-
-    async def end(self) -> None:
-        """End the response."""
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        await self._send({"type": "http.response.body", "body": body, "more_body": more_body})
