@@ -1,7 +1,11 @@
-"""Messages of the internal streams, in their domain form."""
+"""Messages of the internal streams, in their domain form.
+
+Those of every step are named tuples: making one takes a third of the time of a frozen dataclass.
+"""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from flyserve.core.request import SamplingParams
 from flyserve.core.sequence import SequenceUpdate, StaleReason
@@ -106,8 +110,7 @@ class ModelInfo:
         return not self.weight_fingerprint
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(NamedTuple):
     """Current load of a replica, and totals since it started.
 
     A look-up service counts tokens in its indexes as used KV positions, and cached responses as cached ones.
@@ -133,8 +136,7 @@ class Load:
     preemptions: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class StepTimes:
+class StepTimes(NamedTuple):
     """Duration and work of one step.
 
     Attributes:
@@ -222,8 +224,7 @@ class Stale:
     reason: StaleReason
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyStep:
+class VerifyStep(NamedTuple):
     """Update the sequence, then score its last `num_drafts + 1` positions.
 
     Attributes:
@@ -235,8 +236,7 @@ class VerifyStep:
     distributions: tuple[SparseDistribution, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Extend:
+class Extend(NamedTuple):
     """Update the sequence, then decode at most `max_tokens` tokens after its end; a stop token ends it.
 
     The answer is a `Verification` with one position per token; the sequence keeps these tokens. A target may
@@ -248,8 +248,7 @@ class Extend:
     without_entropies: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Verification:
+class Verification(NamedTuple):
     """Target's result after the token before the first draft token, then after each draft token.
 
     The answer to an `Extend` has one position per decoded token instead.
@@ -274,8 +273,7 @@ class Verification:
     load: Load = Load()
 
 
-@dataclass(frozen=True, slots=True)
-class DraftStep:
+class DraftStep(NamedTuple):
     """Update the sequence, then draft after it.
 
     Attributes:
@@ -290,8 +288,7 @@ class DraftStep:
     snippet_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ProposalCounts:
+class ProposalCounts(NamedTuple):
     """Use of the sub-drafter in one step of a drafter.
 
     Attributes:
@@ -305,8 +302,7 @@ class ProposalCounts:
     invalid: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(NamedTuple):
     """Draft, and how it was made.
 
     Attributes:

@@ -1,10 +1,10 @@
 """Token sequences that client and server keep equal by absolute-position updates and prefix hashes."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from itertools import compress, count
 from operator import ne
+from typing import NamedTuple
 
 from flyserve.core.blocks import BlockChain
 from flyserve.core.errors import InvalidRequest
@@ -47,8 +47,7 @@ class TokenSequence:
         return int.from_bytes(self._chain.prefix_key(self.ids, length, _HASH_BYTES), "little")
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceUpdate:
+class SequenceUpdate(NamedTuple):
     """An update by absolute position: keep the first tokens of the server's sequence, then append others.
 
     Attributes:

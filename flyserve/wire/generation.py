@@ -59,7 +59,16 @@ def chunk_to_wire(chunk: Chunk) -> pb.GenerateChunk:
         kernels=chunk.kernels,
     )
     for each in chunk.rounds:
-        encode(each, wire.rounds.add())
+        wire.rounds.add(
+            index=each.index,
+            drafted=each.drafted,
+            accepted=each.accepted,
+            start_s=each.start_s,
+            draft_s=each.draft_s,
+            verify_s=each.verify_s,
+            wire_s=each.wire_s,
+            end_s=each.end_s,
+        )
     if chunk.finish_reason is None and not chunk.request_id:
         return wire
     return encode(chunk, wire, without=("text", "tokens", "choice_index", "rounds", "prompt", "kernels"))

@@ -1,95 +1,67 @@
 """Parts of the messages of every step, converted by hand because they are hot."""
 
-from dataclasses import fields
+from collections.abc import Iterable
 from operator import attrgetter
 from typing import Any
 
 from flyserve.core.messages import Load, ProposalCounts, Stale, StepTimes
 from flyserve.core.sequence import SequenceUpdate, StaleReason
 from flyserve.core.types import PositionLogprobs, SparseDistribution
-from flyserve.v1 import common_pb2, drafter_pb2, target_pb2
+from flyserve.v1 import common_pb2, target_pb2
 from flyserve.wire.enums import members
 
 _STALE_REASONS = members(StaleReason, common_pb2.StaleReason.DESCRIPTOR)
-_TIMES, _LOAD, _COUNTS = (
-    attrgetter(*(each.name for each in fields(kind))) for kind in (StepTimes, Load, ProposalCounts)
-)
+_TIMES, _LOAD, _COUNTS = (attrgetter(*kind._fields) for kind in (StepTimes, Load, ProposalCounts))
 """All fields of a message of numbers at once, which is faster than one by one."""
 
 
-def update_to_wire(update: SequenceUpdate) -> common_pb2.SequenceUpdate:
-    return common_pb2.SequenceUpdate(
-        step_id=update.step_id,
-        keep=update.keep,
-        tokens=update.tokens,
-        decided=update.decided,
-        prefix_hash=update.prefix_hash,
-    )
+def write_update(update: SequenceUpdate, wire: common_pb2.SequenceUpdate) -> None:
+    """Fill a part of a message in its place: a message made apart would be copied into it."""
+    wire.step_id = update.step_id
+    wire.keep = update.keep
+    wire.tokens.extend(update.tokens)
+    wire.decided = update.decided
+    wire.prefix_hash = update.prefix_hash
 
 
 def update_from_wire(wire: common_pb2.SequenceUpdate) -> SequenceUpdate:
-    return SequenceUpdate(
-        step_id=wire.step_id,
-        keep=wire.keep,
-        tokens=tuple(wire.tokens[:]),  # a slice is copied in native code, an iterator is not
-        decided=wire.decided,
-        prefix_hash=wire.prefix_hash,
-    )
+    return SequenceUpdate(wire.step_id, wire.keep, listed(wire.tokens), wire.decided, wire.prefix_hash)
+
+
+def listed(wire: Any) -> tuple[Any, ...]:
+    """Return the values of a repeated field; a slice is copied in native code, an iterator is not."""
+    return tuple(wire[:])
 
 
 def stale_from_wire(wire: common_pb2.Stale) -> Stale:
     return Stale(wire.step_id, _STALE_REASONS.get(wire.reason, StaleReason.BEYOND_STATE))
 
 
-def distribution_to_wire(distribution: SparseDistribution) -> common_pb2.SparseDistribution:
-    return common_pb2.SparseDistribution(ids=distribution.ids, probabilities=distribution.probabilities)
+def write_distributions(distributions: Iterable[SparseDistribution], wire: Any) -> None:
+    for each in distributions:
+        wire.add(ids=each.ids, probabilities=each.probabilities)
 
 
 def distributions_from_wire(wire: Any) -> tuple[SparseDistribution, ...]:
-    return tuple(SparseDistribution(tuple(each.ids), tuple(each.probabilities)) for each in wire)
+    return tuple([SparseDistribution(listed(each.ids), listed(each.probabilities)) for each in wire])
 
 
-def times_to_wire(times: StepTimes) -> common_pb2.StepTimes:
-    return common_pb2.StepTimes(
-        queue_ns=times.queue_ns,
-        forward_ns=times.forward_ns,
-        batch_size=times.batch_size,
-        batch_tokens=times.batch_tokens,
-        prefill_tokens=times.prefill_tokens,
-        reused_tokens=times.reused_tokens,
-    )
+def write_numbers(numbers: Any, wire: Any) -> None:
+    """Fill a message from a named tuple of numbers with the same fields; those that are 0 stay absent."""
+    for name, number in zip(numbers._fields, numbers, strict=True):
+        if number:
+            setattr(wire, name, number)
 
 
 def times_from_wire(wire: common_pb2.StepTimes) -> StepTimes:
     return StepTimes(*_TIMES(wire))
 
 
-def load_to_wire(load: Load) -> common_pb2.Load:
-    return common_pb2.Load(
-        sequences=load.sequences,
-        queued=load.queued,
-        kv_used=load.kv_used,
-        kv_capacity=load.kv_capacity,
-        kv_cached=load.kv_cached,
-        prefill_tokens=load.prefill_tokens,
-        reused_tokens=load.reused_tokens,
-        preemptions=load.preemptions,
-    )
-
-
 def load_from_wire(wire: common_pb2.Load) -> Load:
     return Load(*_LOAD(wire))
 
 
-def counts_to_wire(counts: ProposalCounts) -> drafter_pb2.ProposalCounts:
-    return drafter_pb2.ProposalCounts(
-        requested=counts.requested,
-        late=counts.late,
-        invalid=counts.invalid,
-    )
-
-
-def counts_from_wire(wire: drafter_pb2.ProposalCounts) -> ProposalCounts:
+def counts_from_wire(wire: Any) -> ProposalCounts:
     return ProposalCounts(*_COUNTS(wire))
 
 

@@ -25,18 +25,17 @@ from flyserve.wire.codec import decode, encode
 from flyserve.wire.enums import members
 from flyserve.wire.step_parts import (
     counts_from_wire,
-    counts_to_wire,
-    distribution_to_wire,
     distributions_from_wire,
+    listed,
     load_from_wire,
-    load_to_wire,
     logprobs_from_wire,
     logprobs_to_wire,
     stale_from_wire,
     times_from_wire,
-    times_to_wire,
     update_from_wire,
-    update_to_wire,
+    write_distributions,
+    write_numbers,
+    write_update,
 )
 
 Step = TypeVar("Step", VerifyStep, DraftStep)
@@ -45,7 +44,9 @@ _ROLES = members(Role, common_pb2.Role.DESCRIPTOR)
 
 
 def info_to_wire(info: ModelInfo, load: Load) -> common_pb2.InfoResponse:
-    return common_pb2.InfoResponse(model=encode(info, common_pb2.ModelInfo()), load=load_to_wire(load))
+    wire = common_pb2.InfoResponse(model=encode(info, common_pb2.ModelInfo()))
+    write_numbers(load, wire.load)
+    return wire
 
 
 def info_from_wire(wire: common_pb2.InfoResponse) -> tuple[ModelInfo, Load]:
@@ -63,25 +64,21 @@ def snapshot_from_wire(wire: registry_pb2.Snapshot) -> Snapshot:
 
 
 def verify_request_to_wire(message: Open | VerifyStep | Extend | Close) -> target_pb2.VerifyRequest:
+    wire = target_pb2.VerifyRequest()
     match message:
-        case Open():
-            return target_pb2.VerifyRequest(open=encode(message, common_pb2.Open()))
         case VerifyStep():
-            step = target_pb2.VerifyStep(
-                update=update_to_wire(message.update),
-                num_drafts=message.num_drafts,
-                distributions=[distribution_to_wire(each) for each in message.distributions],
-            )
-            return target_pb2.VerifyRequest(step=step)
+            step = wire.step
+            write_update(message.update, step.update)
+            step.num_drafts = message.num_drafts
+            write_distributions(message.distributions, step.distributions)
         case Extend():
-            extend = target_pb2.Extend(
-                update=update_to_wire(message.update),
-                max_tokens=message.max_tokens,
-                without_entropies=message.without_entropies,
-            )
-            return target_pb2.VerifyRequest(extend=extend)
-        case Close():
-            return target_pb2.VerifyRequest(close=encode(message, common_pb2.Close()))
+            extend = wire.extend
+            write_update(message.update, extend.update)
+            extend.max_tokens = message.max_tokens
+            extend.without_entropies = message.without_entropies
+        case _:
+            _write_end(message, wire)
+    return wire
 
 
 def verify_request_from_wire(wire: target_pb2.VerifyRequest) -> Open | VerifyStep | Extend | Close:
@@ -101,24 +98,28 @@ def _verify_step_from_wire(wire: target_pb2.VerifyStep) -> VerifyStep:
 
 
 def verify_response_to_wire(message: Verification | Stale | Queued | Opened) -> target_pb2.VerifyResponse:
+    wire = target_pb2.VerifyResponse()
     match message:
+        case Verification():
+            _write_verification(message, wire.verification)
         case Stale():
-            return target_pb2.VerifyResponse(stale=encode(message, common_pb2.Stale()))
+            encode(message, wire.stale)
         case Queued():
-            return target_pb2.VerifyResponse(queued=common_pb2.Queued())
+            wire.queued.SetInParent()
         case Opened():
-            return target_pb2.VerifyResponse(opened=common_pb2.Opened())
-    verification = target_pb2.Verification(
-        step_id=message.step_id,
-        choices=message.choices,
-        entropies=message.entropies,
-        excluded_drafts=sorted(message.excluded_drafts),
-        times=times_to_wire(message.times),
-        load=load_to_wire(message.load),
-        logprobs=[logprobs_to_wire(logprobs) for logprobs in message.logprobs],
-        gaps=message.gaps,
-    )
-    return target_pb2.VerifyResponse(verification=verification)
+            wire.opened.SetInParent()
+    return wire
+
+
+def _write_verification(message: Verification, wire: target_pb2.Verification) -> None:
+    wire.step_id = message.step_id
+    wire.choices.extend(message.choices)
+    wire.entropies.extend(message.entropies)
+    wire.excluded_drafts.extend(sorted(message.excluded_drafts))
+    write_numbers(message.times, wire.times)
+    write_numbers(message.load, wire.load)
+    wire.logprobs.extend(map(logprobs_to_wire, message.logprobs))
+    wire.gaps.extend(message.gaps)
 
 
 def verify_response_from_wire(wire: target_pb2.VerifyResponse) -> Verification | Stale | Queued | Opened:
@@ -132,30 +133,27 @@ def verify_response_from_wire(wire: target_pb2.VerifyResponse) -> Verification |
     verification = wire.verification
     return Verification(
         step_id=verification.step_id,
-        choices=tuple(verification.choices),
-        entropies=tuple(verification.entropies),
-        excluded_drafts=frozenset(verification.excluded_drafts),
-        logprobs=tuple(logprobs_from_wire(logprobs) for logprobs in verification.logprobs),
-        gaps=tuple(verification.gaps),
+        choices=listed(verification.choices),
+        entropies=listed(verification.entropies),
+        excluded_drafts=frozenset(verification.excluded_drafts[:]),
+        logprobs=tuple(map(logprobs_from_wire, verification.logprobs)),
+        gaps=listed(verification.gaps),
         times=times_from_wire(verification.times),
         load=load_from_wire(verification.load),
     )
 
 
 def draft_request_to_wire(message: Open | DraftStep | Close) -> drafter_pb2.DraftRequest:
-    match message:
-        case Open():
-            return drafter_pb2.DraftRequest(open=encode(message, common_pb2.Open()))
-        case DraftStep():
-            step = drafter_pb2.DraftStep(
-                update=update_to_wire(message.update),
-                max_tokens=message.max_tokens,
-                end_at_stop=message.end_at_stop,
-                snippet_tokens=message.snippet_tokens,
-            )
-            return drafter_pb2.DraftRequest(step=step)
-        case Close():
-            return drafter_pb2.DraftRequest(close=encode(message, common_pb2.Close()))
+    wire = drafter_pb2.DraftRequest()
+    if isinstance(message, DraftStep):
+        step = wire.step
+        write_update(message.update, step.update)
+        step.max_tokens = message.max_tokens
+        step.end_at_stop = message.end_at_stop
+        step.snippet_tokens = message.snippet_tokens
+    else:
+        _write_end(message, wire)
+    return wire
 
 
 def draft_request_from_wire(wire: drafter_pb2.DraftRequest) -> Open | DraftStep | Close:
@@ -173,25 +171,30 @@ def _draft_step_from_wire(wire: drafter_pb2.DraftStep) -> DraftStep:
 
 
 def draft_response_to_wire(message: Draft | Stale | Opened) -> drafter_pb2.DraftResponse:
+    wire = drafter_pb2.DraftResponse()
     match message:
+        case Draft():
+            _write_draft(message, wire.draft)
         case Stale():
-            return drafter_pb2.DraftResponse(stale=encode(message, common_pb2.Stale()))
+            encode(message, wire.stale)
         case Opened():
-            return drafter_pb2.DraftResponse(opened=common_pb2.Opened())
-    draft = drafter_pb2.Draft(
-        step_id=message.step_id,
-        tokens=message.tokens,
-        forwards=message.forwards,
-        sub_drafter_tokens=message.sub_drafter_tokens,
-        times=times_to_wire(message.times),
-        load=load_to_wire(message.load),
-        distributions=[distribution_to_wire(each) for each in message.distributions],
-        proposals=counts_to_wire(message.proposals),
-        drafted_ahead=message.drafted_ahead,
-        dropped_ahead=message.dropped_ahead,
-        snippets=[drafter_pb2.Snippet(tokens=snippet) for snippet in message.snippets],
-    )
-    return drafter_pb2.DraftResponse(draft=draft)
+            wire.opened.SetInParent()
+    return wire
+
+
+def _write_draft(message: Draft, wire: drafter_pb2.Draft) -> None:
+    wire.step_id = message.step_id
+    wire.tokens.extend(message.tokens)
+    wire.forwards = message.forwards
+    wire.sub_drafter_tokens = message.sub_drafter_tokens
+    write_numbers(message.times, wire.times)
+    write_numbers(message.load, wire.load)
+    write_distributions(message.distributions, wire.distributions)
+    write_numbers(message.proposals, wire.proposals)
+    wire.drafted_ahead = message.drafted_ahead
+    wire.dropped_ahead = message.dropped_ahead
+    for snippet in message.snippets:
+        wire.snippets.add(tokens=snippet)
 
 
 def draft_response_from_wire(wire: drafter_pb2.DraftResponse) -> Draft | Stale | Opened:
@@ -203,17 +206,28 @@ def draft_response_from_wire(wire: drafter_pb2.DraftResponse) -> Draft | Stale |
     draft = wire.draft
     return Draft(
         step_id=draft.step_id,
-        tokens=tuple(draft.tokens),
+        tokens=listed(draft.tokens),
         forwards=draft.forwards,
         sub_drafter_tokens=draft.sub_drafter_tokens,
         distributions=distributions_from_wire(draft.distributions),
         proposals=counts_from_wire(draft.proposals),
         drafted_ahead=draft.drafted_ahead,
         dropped_ahead=draft.dropped_ahead,
-        snippets=tuple(tuple(snippet.tokens) for snippet in draft.snippets),
+        snippets=tuple([listed(snippet.tokens) for snippet in draft.snippets]),
         times=times_from_wire(draft.times),
         load=load_from_wire(draft.load),
     )
+
+
+def _write_end(message: Open | Close, wire: target_pb2.VerifyRequest | drafter_pb2.DraftRequest) -> None:
+    """Write the message that begins or ends a stream."""
+    if isinstance(message, Open):
+        encode(message, wire.open)
+        wire.open.SetInParent()
+    else:
+        wire.close.SetInParent()
+        if message.update is not None:
+            write_update(message.update, wire.close.update)
 
 
 def _request_from_wire(wire: Any, step_from_wire: Callable[[Any], Step]) -> Open | Step | Close:

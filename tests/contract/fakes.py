@@ -213,7 +213,7 @@ class _Session:
         service.stepped.set()
         scripted = await service.script(service.num_steps)
         if scripted is not None:
-            return replace(scripted, step_id=step.update.step_id)
+            return scripted._replace(step_id=step.update.step_id)
         self._known.apply(step.update)
         return service.answer(self._known, self._opening, step)
 

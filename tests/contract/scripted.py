@@ -1,7 +1,7 @@
 """Models that differ at chosen positions with chosen entropies; services that record their updates."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
@@ -82,7 +82,7 @@ class LoggingTarget(FakeTarget):
             return verification
         num_drafts = 0 if isinstance(step, Extend) else step.num_drafts
         drafts = known.tokens.ids[len(known) - num_drafts :]
-        return replace(verification, logprobs=tuple(logprobs_of(verification, drafts, opening.num_logprobs)))
+        return verification._replace(logprobs=tuple(logprobs_of(verification, drafts, opening.num_logprobs)))
 
 
 def logprobs_of(verification: Verification, drafts: Sequence[int], count: int) -> Iterator[PositionLogprobs]:
@@ -108,7 +108,7 @@ class LoggingDrafter(FakeDrafter):
         draft = super().answer(known, opening, step)
         if opening.sampling.coupling is not Coupling.REJECTION:
             return draft
-        return replace(draft, distributions=tuple(map(drawn_from, draft.tokens)))
+        return draft._replace(distributions=tuple(map(drawn_from, draft.tokens)))
 
 
 def drawn_from(token: int) -> SparseDistribution:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ class SlowTarget(LoggingTarget):
     def answer(self, known: Any, opening: Open, step: Any) -> Verification:
         answer = super().answer(known, opening, step)
         num_forwards = len(answer.choices) if isinstance(step, Extend) else 1
-        return replace(answer, times=StepTimes(0, self._forward_ns * num_forwards, 1))
+        return answer._replace(times=StepTimes(0, self._forward_ns * num_forwards, 1))
 
 
 class LookupDrafter:

@@ -1,6 +1,5 @@
 """Rounds without drafts in which the target decodes several tokens by itself."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +122,7 @@ async def test_a_response_that_nobody_streams_is_decoded_in_longer_steps(model: 
 
         def answer(self, known: Any, opening: Open, step: Any) -> Verification:
             answer = super().answer(known, opening, step)
-            return replace(answer, times=StepTimes(0, 20_000_000 * len(answer.choices), 1))
+            return answer._replace(times=StepTimes(0, 20_000_000 * len(answer.choices), 1))
 
     target = Slow(HashModel())
     async with running(model, [target], stream_interval_s=0.05) as rig:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +143,7 @@ async def test_a_target_that_tells_no_log_probabilities_is_left(tmp_path: Path) 
     sound = target.answer
 
     def answer(*arguments: Any) -> Any:
-        return replace(sound(*arguments), logprobs=())
+        return sound(*arguments)._replace(logprobs=())
 
     target.answer = answer  # type: ignore[method-assign]
     async with running(save_tokenizer(tmp_path), [target], replica_wait_s=0.2) as rig:
@@ -158,7 +157,7 @@ async def test_log_probabilities_that_nobody_asked_for_are_not_passed_on(tmp_pat
 
     def answer(*arguments: Any) -> Any:
         found = sound(*arguments)
-        return replace(found, logprobs=tuple(PositionLogprobs(-1.0, -1.0, ()) for _ in found.choices))
+        return found._replace(logprobs=tuple(PositionLogprobs(-1.0, -1.0, ()) for _ in found.choices))
 
     target.answer = answer  # type: ignore[method-assign]
     async with running(save_tokenizer(tmp_path), [target]) as rig:

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -271,8 +270,7 @@ def cut_draft(draft: Draft, start: int, most: int = 0) -> Draft:
     if end - start == len(draft.tokens):
         return draft
     num_ahead = max(0, min(draft.drafted_ahead, end) - start)
-    return replace(
-        draft,
+    return draft._replace(
         tokens=draft.tokens[start:end],
         distributions=draft.distributions[start:end],
         sub_drafter_tokens=min(draft.sub_drafter_tokens, max(0, end - start)),

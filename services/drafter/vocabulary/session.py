@@ -83,7 +83,7 @@ class MappedSession:
 
     async def step(self, step: DraftStep) -> Draft:
         """Apply the update and draft after it."""
-        step = replace(step, max_tokens=min(step.max_tokens, self._max_draft))
+        step = step._replace(max_tokens=min(step.max_tokens, self._max_draft))
         streams = self._streams
         await self._apply(step.update)
         length, own_length = len(streams.target), len(streams.drafter)
@@ -97,8 +97,7 @@ class MappedSession:
         certain = map(
             SparseDistribution.certain, tokens if self._opening.sampling.needs_distributions else ()
         )
-        return replace(
-            draft,
+        return draft._replace(
             step_id=step.update.step_id,
             tokens=tokens,
             sub_drafter_tokens=min(draft.sub_drafter_tokens, len(tokens)),
