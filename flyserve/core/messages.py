@@ -202,7 +202,7 @@ class Queued:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The sequence has its place and memory."""
+    """The sequence has its place and memory, after `Queued`."""
 
 
 @dataclass(frozen=True, slots=True)

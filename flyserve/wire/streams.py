@@ -63,6 +63,19 @@ def snapshot_from_wire(wire: registry_pb2.Snapshot) -> Snapshot:
     return Snapshot(wire.generation, known)
 
 
+def write_opening(opening: Open, wire: target_pb2.VerifyRequest | drafter_pb2.DraftRequest) -> None:
+    """Add the open of a stream to its first message."""
+    encode(opening, wire.open)
+    wire.open.SetInParent()
+
+
+def opening_from_wire(wire: Any) -> Open:
+    """Return the open of a stream from its first message; raise InvalidRequest if it has none."""
+    if not wire.HasField("open"):
+        raise InvalidRequest.of("open", "is missing: the first message of a stream must have it")
+    return decode(Open, wire.open)
+
+
 def verify_request_to_wire(message: Open | VerifyStep | Extend | Close) -> target_pb2.VerifyRequest:
     wire = target_pb2.VerifyRequest()
     match message:
@@ -77,7 +90,7 @@ def verify_request_to_wire(message: Open | VerifyStep | Extend | Close) -> targe
             extend.max_tokens = message.max_tokens
             extend.without_entropies = message.without_entropies
         case _:
-            _write_end(message, wire)
+            _write_other(message, wire)
     return wire
 
 
@@ -152,7 +165,7 @@ def draft_request_to_wire(message: Open | DraftStep | Close) -> drafter_pb2.Draf
         step.end_at_stop = message.end_at_stop
         step.snippet_tokens = message.snippet_tokens
     else:
-        _write_end(message, wire)
+        _write_other(message, wire)
     return wire
 
 
@@ -170,15 +183,12 @@ def _draft_step_from_wire(wire: drafter_pb2.DraftStep) -> DraftStep:
     )
 
 
-def draft_response_to_wire(message: Draft | Stale | Opened) -> drafter_pb2.DraftResponse:
+def draft_response_to_wire(message: Draft | Stale) -> drafter_pb2.DraftResponse:
     wire = drafter_pb2.DraftResponse()
-    match message:
-        case Draft():
-            _write_draft(message, wire.draft)
-        case Stale():
-            encode(message, wire.stale)
-        case Opened():
-            wire.opened.SetInParent()
+    if isinstance(message, Draft):
+        _write_draft(message, wire.draft)
+    else:
+        encode(message, wire.stale)
     return wire
 
 
@@ -197,12 +207,9 @@ def _write_draft(message: Draft, wire: drafter_pb2.Draft) -> None:
         wire.snippets.add(tokens=snippet)
 
 
-def draft_response_from_wire(wire: drafter_pb2.DraftResponse) -> Draft | Stale | Opened:
-    match wire.WhichOneof("kind"):
-        case "stale":
-            return stale_from_wire(wire.stale)
-        case "opened":
-            return Opened()
+def draft_response_from_wire(wire: drafter_pb2.DraftResponse) -> Draft | Stale:
+    if wire.HasField("stale"):
+        return stale_from_wire(wire.stale)
     draft = wire.draft
     return Draft(
         step_id=draft.step_id,
@@ -219,11 +226,10 @@ def draft_response_from_wire(wire: drafter_pb2.DraftResponse) -> Draft | Stale |
     )
 
 
-def _write_end(message: Open | Close, wire: target_pb2.VerifyRequest | drafter_pb2.DraftRequest) -> None:
-    """Write the message that begins or ends a stream."""
+def _write_other(message: Open | Close, wire: target_pb2.VerifyRequest | drafter_pb2.DraftRequest) -> None:
+    """Write a message that has no step."""
     if isinstance(message, Open):
-        encode(message, wire.open)
-        wire.open.SetInParent()
+        write_opening(message, wire)
     else:
         wire.close.SetInParent()
         if message.update is not None:
@@ -232,11 +238,11 @@ def _write_end(message: Open | Close, wire: target_pb2.VerifyRequest | drafter_p
 
 def _request_from_wire(wire: Any, step_from_wire: Callable[[Any], Step]) -> Open | Step | Close:
     match wire.WhichOneof("kind"):
-        case "open":
-            return decode(Open, wire.open)
         case "step":
             return step_from_wire(wire.step)
         case "close":
             return Close(update_from_wire(wire.close.update) if wire.close.HasField("update") else None)
+        case None if wire.HasField("open"):
+            return decode(Open, wire.open)
         case _:
-            raise InvalidRequest.of("kind", "is missing: one of open, step, extend, close")
+            raise InvalidRequest.of("kind", "is missing: one of step, extend, close")

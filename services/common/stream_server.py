@@ -3,16 +3,16 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from flyserve.core.errors import DeadlineExceeded, InvalidRequest, NotReady
 from flyserve.core.limits import MOST_TIMEOUT_S
-from flyserve.core.messages import Close, DraftStep, Extend, Open, Opened, Stale, VerifyStep
+from flyserve.core.messages import Close, DraftStep, Extend, Open, Stale, VerifyStep
 from flyserve.core.sequence import SequenceUpdate, StaleState
+from flyserve.wire.streams import opening_from_wire
 
 Step = TypeVar("Step", bound=VerifyStep | Extend | DraftStep, contravariant=True)
 Answer = TypeVar("Answer", covariant=True)
-Wire = TypeVar("Wire")
 
 IDLE_TTL_S = 600.0
 """A stream without a message for this long is ended, in case the end of its connection goes unnoticed."""
@@ -34,39 +34,34 @@ class SequenceSession(Protocol[Step, Answer]):
 
 
 async def serve_stream(
-    requests: AsyncIterator[Wire],
-    decode: Callable[[Wire], Open | Step | Close],
+    requests: AsyncIterator[Any],
+    decode: Callable[[Any], Open | Step | Close],
     open_session: Callable[[Open], AbstractAsyncContextManager[SequenceSession[Step, Answer]]],
-    send: Callable[[Answer | Stale | Opened], Awaitable[None]],
+    send: Callable[[Answer | Stale], Awaitable[None]],
 ) -> None:
-    """Answer the open and the steps of one stream, one at a time.
+    """Answer the steps of one stream, one at a time; its first message has the open.
 
     Return at `Close`, or at the end of a stream without it, after the client was lost. Either way the session
     is exited, which frees its state.
 
     Raises:
-        InvalidRequest: The first message is not an open, its deadline is above one day, or there is a second
-            one.
+        InvalidRequest: The first message has no open, its deadline is above one day, or there is a second
+            open.
         NotReady: No message came for `IDLE_TTL_S`.
         DeadlineExceeded: The deadline in its open has passed.
     """
-    opening = await _next(requests, decode)
-    if opening is None or isinstance(opening, Close):
+    if (first := await _next(requests)) is None:
         return
-    if not isinstance(opening, Open):
-        raise InvalidRequest.of("kind", "is step, the first message must be open")
-    # NOTE: the session opens only at the first step: a client writes both messages at once, and a rejection
-    # between the two writes would show the client a broken stream instead of the reason.
-    message = await _next(requests, decode)
+    opening, decoded = opening_from_wire(first), decode(first)
+    # NOTE: the session opens only at the first step, which may follow in a message of its own: a rejection
+    # between two writes would show the client a broken stream instead of the reason.
+    message = await _following(requests, decode) if isinstance(decoded, Open) else decoded
     if message is None or isinstance(message, Close):
         return
     async with _with_deadline(opening.deadline_ms), open_session(opening) as session:
-        await send(Opened())
         while message is not None and not isinstance(message, Close):
-            if isinstance(message, Open):
-                raise InvalidRequest.of("kind", "is open, but this stream is open already")
             await send(await _answer(session, message))
-            message = await _next(requests, decode)
+            message = await _following(requests, decode)
         if isinstance(message, Close) and message.update is not None:
             await session.finish(message.update)
 
@@ -92,13 +87,24 @@ async def _answer(session: SequenceSession[Step, Answer], step: Step) -> Answer 
         return Stale(step.update.step_id, stale.reason)
 
 
-async def _next(
-    requests: AsyncIterator[Wire], decode: Callable[[Wire], Open | Step | Close]
-) -> Open | Step | Close | None:
-    """Return the next message; None at the stream's end."""
+async def _following(
+    requests: AsyncIterator[Any], decode: Callable[[Any], Open | Step | Close]
+) -> Step | Close | None:
+    """Return a message after the first one; None at the stream's end."""
+    if (wire := await _next(requests)) is None:
+        return None
+    if wire.HasField("open"):
+        raise InvalidRequest.of("open", "is set, but this stream is open already")
+    message = decode(wire)
+    assert not isinstance(message, Open)
+    return message
+
+
+async def _next(requests: AsyncIterator[Any]) -> Any:
+    """Return the next message as it came; None at the stream's end."""
     try:
         async with asyncio.timeout(IDLE_TTL_S):
-            return decode(await anext(requests))
+            return await anext(requests)
     except StopAsyncIteration:
         return None
     except TimeoutError:

@@ -30,6 +30,7 @@ from flyserve.wire.streams import (
     draft_response_from_wire,
     verify_request_to_wire,
     verify_response_from_wire,
+    write_opening,
 )
 from services.common.telemetry.tracing import outgoing_metadata
 
@@ -53,7 +54,7 @@ class SequenceStream(Generic[Step, Answer]):
         self,
         call: Any,
         opening: Open,
-        to_wire: Callable[[Open | Step | Close], Any],
+        to_wire: Callable[[Step | Close], Any],
         from_wire: Callable[[Any], Answer | Stale | Queued | Opened],
     ) -> None:
         self.num_bytes = 0
@@ -112,9 +113,6 @@ class SequenceStream(Generic[Step, Answer]):
 
     async def _exchange(self, step: Step) -> Answer | Stale:
         try:
-            if self._opening is not None:
-                opening, self._opening = self._opening, None
-                await self._write(opening)
             await self._write(step)
             return await self._read()
         except grpc.aio.AioRpcError as error:
@@ -136,8 +134,11 @@ class SequenceStream(Generic[Step, Answer]):
             self.on_place(message)
         raise await self._ended()
 
-    async def _write(self, message: Open | Step | Close) -> None:
+    async def _write(self, message: Step | Close) -> None:
         request = self._to_wire(message)
+        if self._opening is not None:
+            write_opening(self._opening, request)
+            self._opening = None
         self.num_bytes += request.ByteSize()
         await self._call.write(request)
 
@@ -151,12 +152,9 @@ class SequenceStream(Generic[Step, Answer]):
         try:
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await self._write(Close(self._last))
-                await self._call.done_writing()
-                await self._call.read()
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError):
-            return
-        except grpc.aio.InternalError:
-            # NOTE: `done_writing` raises this if the server ends at that moment.
+                await self._call.read()  # the server ends the stream
+        except (grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError, TimeoutError):
+            # NOTE: gRPC raises InternalError if the server ends the stream at the moment of a write.
             return
         except asyncio.CancelledError:
             if is_task_cancelled():

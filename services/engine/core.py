@@ -88,6 +88,7 @@ class EngineCore:
         if future.result is not None:
             return
         if self._admission.num_opens <= (self._max_queued if queue else 0):
+            future.is_queued = True
             self._notify(future, Queued())
             return
         self._admission.remove(sequence)
@@ -282,6 +283,8 @@ class EngineCore:
         for sequence in self._admission.admit(has_changed):
             if sequence.opened is not None:
                 opened, sequence.opened = sequence.opened, None
+                if opened.is_queued:
+                    self._notify(opened, Opened())
                 self.resolve(opened, sequence)
             elif (resumed := self._scheduler.resume(sequence.slot)) is not None:
                 self._notify(resumed.owner, Opened())

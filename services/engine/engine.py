@@ -75,7 +75,7 @@ class Engine(ABC):
         """Open a sequence; wait until there is a place and memory for it, unless `queue` is False.
 
         Its grammar is compiled before, so that the engine never waits for it. `report` is called with
-        `Queued` if it has to wait for a place.
+        `Queued` if it has to wait for a place, and with `Opened` when it has one.
 
         Raises:
             InvalidRequest: A field of `opening` breaks a limit.

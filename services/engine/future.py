@@ -23,16 +23,17 @@ class EngineFuture:
         error: Exception to raise in the coroutine, if there is one.
         work: The job or the sequence that the engine makes for it, which only the engine uses.
         is_done: True once the result was delivered or the future discarded.
+        is_queued: True for the open of a sequence that has to wait for its place.
     """
 
-    __slots__ = ("_notices", "_wake", "error", "is_done", "loop", "result", "work")
+    __slots__ = ("_notices", "_wake", "error", "is_done", "is_queued", "loop", "result", "work")
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.result: Any = None
         self.work: object = None
         self.error: BaseException | None = None
-        self.is_done = False
+        self.is_done = self.is_queued = False
         self._notices = deque[Queued | Opened]()
         self._wake: asyncio.Future[None] | None = None
 

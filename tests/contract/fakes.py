@@ -18,6 +18,7 @@ from flyserve.core.messages import (
     Load,
     ModelInfo,
     Open,
+    Opened,
     Queued,
     Role,
     StepTimes,
@@ -249,6 +250,11 @@ class FakeTarget(FakeService, target_pb2_grpc.TargetServicer):
             if self.places.locked():
                 self.num_queued += 1
                 await send(Queued())
+                async with self.places:
+                    await send(Opened())
+                    async with self.session(opening) as session:
+                        yield session
+                return
             async with self.places, self.session(opening) as session:
                 yield session
 

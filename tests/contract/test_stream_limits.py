@@ -48,7 +48,6 @@ async def test_an_idle_stream_is_ended(
         for message in messages:
             await call.write(message)
         if step(1) in messages:
-            assert (await call.read()).HasField("opened")
             await call.read()
         async with asyncio.timeout(TIMEOUT_S):
             assert await call.code() is grpc.StatusCode.UNAVAILABLE, "the request may go on elsewhere"
@@ -60,7 +59,6 @@ async def test_steps_after_a_close_are_not_answered(channel: grpc.aio.Channel, e
     call = TargetStub(channel).Verify()
     for message in (OPEN, step(1), CLOSE, step(2)):
         await call.write(message)
-    assert (await call.read()).HasField("opened")
     answer = await call.read()
     assert isinstance(answer, target_pb2.VerifyResponse) and answer.verification.step_id == 1
     assert await call.read() is grpc.aio.EOF and await call.code() is grpc.StatusCode.OK
@@ -99,7 +97,6 @@ async def test_a_client_that_reads_its_first_answer_after_the_deadline_gets_an_e
         await call.write(step(1))
         assert await becomes_true(lambda: target.num_opened == 1 and not target.num_open, TIMEOUT_S)
         async with asyncio.timeout(TIMEOUT_S):
-            assert (await call.read()).HasField("opened")
             response = await call.read()
             assert isinstance(response, target_pb2.VerifyResponse)
             assert len(response.verification.choices) == 50_000

@@ -13,7 +13,6 @@ from flyserve.core.messages import (
     DraftStep,
     Extend,
     Open,
-    Opened,
     Role,
     Stale,
     Verification,
@@ -79,14 +78,14 @@ class StreamTelemetry(Generic[Step, Answer]):
         context: Any,
         decode: Callable[[Any], Open | Step | Close],
         open_session: Callable[[Open], AbstractAsyncContextManager[SequenceSession[Step, Answer]]],
-        encode: Callable[[Answer | Stale | Opened], Any],
+        encode: Callable[[Answer | Stale], Any],
     ) -> None:
         """Answer the steps of a call's stream, as `serve_stream` does, in a span of its own.
 
         NOTE: a coroutine that writes, not a generator: its `finally` runs as soon as the call ends.
         """
 
-        async def send(answer: Answer | Stale | Opened) -> None:
+        async def send(answer: Answer | Stale) -> None:
             await context.write(encode(answer))
 
         @asynccontextmanager

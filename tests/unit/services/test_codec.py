@@ -53,7 +53,7 @@ DISTRIBUTIONS = tuples(st.builds(SparseDistribution, tuples(SHORT), tuples(DOUBL
 LOGPROBS = st.builds(PositionLogprobs, st.none() | SINGLE, SINGLE, tuples(st.tuples(SHORT, SINGLE)))
 UPDATES = st.builds(SequenceUpdate, WORD, SHORT, tuples(SHORT), SHORT, WORD)
 TIMES = st.builds(StepTimes, WORD, WORD, SHORT, SHORT, SHORT, SHORT)
-LOADS = st.builds(Load, SHORT, SHORT, WORD, WORD, WORD, WORD, WORD)
+LOADS = st.builds(Load, SHORT, SHORT, *[WORD] * 6)
 STALE = st.builds(Stale, WORD, st.sampled_from(StaleReason))
 OPENING = [st.text(max_size=9), SHORT, SAMPLING, st.integers(-(2**31), 2**31 - 1), WORD, st.text(max_size=9)]
 GUESSES = st.builds(ProposalCounts, SHORT, SHORT, SHORT)
