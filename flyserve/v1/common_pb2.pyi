@@ -431,7 +431,7 @@ Global___Queued: _TypeAlias = Queued  # noqa: Y015
 
 @_typing.final
 class Opened(_message.Message):
-    """The sequence has its place and memory. It is the first answer to an open, or comes after Queued."""
+    """The sequence has its place and memory again, after Queued."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

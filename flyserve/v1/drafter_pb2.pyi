@@ -30,7 +30,7 @@ class DraftRequest(_message.Message):
     CLOSE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def open(self) -> _common_pb2.Open:
-        """First message."""
+        """In the first message only, beside the first step; that step may also follow in a message of its own."""
 
     @_builtins.property
     def step(self) -> Global___DraftStep:
@@ -51,7 +51,7 @@ class DraftRequest(_message.Message):
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "kind", b"kind", "open", b"open", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["open", "step", "close"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["step", "close"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -101,7 +101,6 @@ class DraftResponse(_message.Message):
 
     DRAFT_FIELD_NUMBER: _builtins.int
     STALE_FIELD_NUMBER: _builtins.int
-    OPENED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def draft(self) -> Global___Draft:
         """The step was applied."""
@@ -110,22 +109,17 @@ class DraftResponse(_message.Message):
     def stale(self) -> _common_pb2.Stale:
         """Replay from keep = 0."""
 
-    @_builtins.property
-    def opened(self) -> _common_pb2.Opened:
-        """The sequence has its place."""
-
     def __init__(
         self,
         *,
         draft: Global___Draft | None = ...,
         stale: _common_pb2.Stale | None = ...,
-        opened: _common_pb2.Opened | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft", "kind", b"kind", "opened", b"opened", "stale", b"stale"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft", "kind", b"kind", "stale", b"stale"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft", "kind", b"kind", "opened", b"opened", "stale", b"stale"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft", "kind", b"kind", "stale", b"stale"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["draft", "stale", "opened"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["draft", "stale"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 

@@ -37,7 +37,7 @@ class DrafterStub:
     Info: _grpc.UnaryUnaryMultiCallable[_common_pb2.InfoRequest, _common_pb2.InfoResponse]
     """Returns the model and the load of this replica."""
     Draft: _grpc.StreamStreamMultiCallable[_drafter_pb2.DraftRequest, _drafter_pb2.DraftResponse]
-    """Serves one sequence: open, then step by step, then close."""
+    """Serves one sequence: step by step, the first one with open, then close."""
 
 @_typing.type_check_only
 class DrafterAsyncStub(DrafterStub):
@@ -47,7 +47,7 @@ class DrafterAsyncStub(DrafterStub):
     Info: _aio.UnaryUnaryMultiCallable[_common_pb2.InfoRequest, _common_pb2.InfoResponse]  # type: ignore[assignment]
     """Returns the model and the load of this replica."""
     Draft: _aio.StreamStreamMultiCallable[_drafter_pb2.DraftRequest, _drafter_pb2.DraftResponse]  # type: ignore[assignment]
-    """Serves one sequence: open, then step by step, then close."""
+    """Serves one sequence: step by step, the first one with open, then close."""
 
 class DrafterServicer(metaclass=_abc_1.ABCMeta):
     """Proposes continuations; served by drafters and sub-drafters."""
@@ -66,6 +66,6 @@ class DrafterServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_drafter_pb2.DraftRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_drafter_pb2.DraftResponse], _abc.AsyncIterator[_drafter_pb2.DraftResponse]]:
-        """Serves one sequence: open, then step by step, then close."""
+        """Serves one sequence: step by step, the first one with open, then close."""
 
 def add_DrafterServicer_to_server(servicer: DrafterServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -31,7 +31,7 @@ class VerifyRequest(_message.Message):
     EXTEND_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def open(self) -> _common_pb2.Open:
-        """First message."""
+        """In the first message only, beside the first step; that step may also follow in a message of its own."""
 
     @_builtins.property
     def step(self) -> Global___VerifyStep:
@@ -57,7 +57,7 @@ class VerifyRequest(_message.Message):
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "extend", b"extend", "kind", b"kind", "open", b"open", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["open", "step", "close", "extend"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["step", "close", "extend"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -155,7 +155,7 @@ class VerifyResponse(_message.Message):
 
     @_builtins.property
     def opened(self) -> _common_pb2.Opened:
-        """The sequence has its place."""
+        """The sequence has its place, for which it had to wait."""
 
     def __init__(
         self,

@@ -60,7 +60,7 @@ class TargetServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Verify(self, request_iterator, context):
-        """Serves one sequence: open, then step by step, then close.
+        """Serves one sequence: step by step, the first one with open, then close.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -37,7 +37,7 @@ class TargetStub:
     Info: _grpc.UnaryUnaryMultiCallable[_common_pb2.InfoRequest, _common_pb2.InfoResponse]
     """Returns the model and the load of this replica."""
     Verify: _grpc.StreamStreamMultiCallable[_target_pb2.VerifyRequest, _target_pb2.VerifyResponse]
-    """Serves one sequence: open, then step by step, then close."""
+    """Serves one sequence: step by step, the first one with open, then close."""
 
 @_typing.type_check_only
 class TargetAsyncStub(TargetStub):
@@ -47,7 +47,7 @@ class TargetAsyncStub(TargetStub):
     Info: _aio.UnaryUnaryMultiCallable[_common_pb2.InfoRequest, _common_pb2.InfoResponse]  # type: ignore[assignment]
     """Returns the model and the load of this replica."""
     Verify: _aio.StreamStreamMultiCallable[_target_pb2.VerifyRequest, _target_pb2.VerifyResponse]  # type: ignore[assignment]
-    """Serves one sequence: open, then step by step, then close."""
+    """Serves one sequence: step by step, the first one with open, then close."""
 
 class TargetServicer(metaclass=_abc_1.ABCMeta):
     """Scores sequences with the large model."""
@@ -66,6 +66,6 @@ class TargetServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_target_pb2.VerifyRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_target_pb2.VerifyResponse], _abc.AsyncIterator[_target_pb2.VerifyResponse]]:
-        """Serves one sequence: open, then step by step, then close."""
+        """Serves one sequence: step by step, the first one with open, then close."""
 
 def add_TargetServicer_to_server(servicer: TargetServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
