@@ -344,7 +344,9 @@ class Open(_message.Message):
     with_gaps: _builtins.bool
     """Target: the rule limits the gap of a rescued token, so verifications return the gap of each draft token."""
     without_copies: _builtins.bool
-    """Drafter: the model computes every draft token. Without it a draft may copy what followed the same text in an earlier response."""
+    """Drafter: no draft copies what followed the same text in an earlier response. A model computes every draft token, and a look-up
+    engine searches the sequence alone.
+    """
     @_builtins.property
     def sampling(self) -> Global___SamplingParams:
         """Sampling parameters, with the complete list of stop token ids."""

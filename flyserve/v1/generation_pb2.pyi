@@ -199,6 +199,7 @@ class DeploymentInfo(_message.Message):
     LOGPROBS_LIMIT_FIELD_NUMBER: _builtins.int
     PRESETS_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
+    ENDING_IDS_FIELD_NUMBER: _builtins.int
     max_new_tokens_limit: _builtins.int
     """Most new tokens of one request."""
     draft_length_limit: _builtins.int
@@ -227,6 +228,10 @@ class DeploymentInfo(_message.Message):
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Faults of the deployment at present, each with its remedy."""
 
+    @_builtins.property
+    def ending_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Tokens of the model that end a response."""
+
     def __init__(
         self,
         *,
@@ -239,10 +244,11 @@ class DeploymentInfo(_message.Message):
         logprobs_limit: _builtins.int = ...,
         presets: _abc.Iterable[_builtins.str] | None = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
+        ending_ids: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["default_speculation", b"default_speculation", "drafter", b"drafter", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices_limit", b"choices_limit", "default_speculation", b"default_speculation", "draft_length_limit", b"draft_length_limit", "drafter", b"drafter", "logprobs_limit", b"logprobs_limit", "max_new_tokens_limit", b"max_new_tokens_limit", "presets", b"presets", "target", b"target", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices_limit", b"choices_limit", "default_speculation", b"default_speculation", "draft_length_limit", b"draft_length_limit", "drafter", b"drafter", "ending_ids", b"ending_ids", "logprobs_limit", b"logprobs_limit", "max_new_tokens_limit", b"max_new_tokens_limit", "presets", b"presets", "target", b"target", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -292,6 +298,7 @@ class GenerateRequest(_message.Message):
     PREDICTION_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     GRAMMAR_FIELD_NUMBER: _builtins.int
+    EVIDENCE_FIELD_NUMBER: _builtins.int
     RESUME_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Id chosen by the client; if it is empty, the router draws one."""
@@ -317,6 +324,8 @@ class GenerateRequest(_message.Message):
     """Number of most likely tokens whose log-probabilities are returned for every token of the prompt, in addition to
     that of the token itself. If it is absent, the tokens of the prompt are not returned.
     """
+    evidence: _builtins.bool
+    """Return the evidence of every round: what the rule decided by. The most likely tokens are those of `logprobs`."""
     @_builtins.property
     def prompt_token_ids(self) -> Global___TokenIds:
         """Token ids."""
@@ -360,11 +369,12 @@ class GenerateRequest(_message.Message):
         prediction: _builtins.str = ...,
         prompt_logprobs: _builtins.int | None = ...,
         grammar: _common_pb2.Grammar | None = ...,
+        evidence: _builtins.bool = ...,
         resume: Global___Resumption | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_max_new_tokens", b"_max_new_tokens", "_n", b"_n", "_prompt_logprobs", b"_prompt_logprobs", "grammar", b"grammar", "input", b"input", "logprobs", b"logprobs", "max_new_tokens", b"max_new_tokens", "n", b"n", "prompt", b"prompt", "prompt_logprobs", b"prompt_logprobs", "prompt_token_ids", b"prompt_token_ids", "resume", b"resume", "sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_max_new_tokens", b"_max_new_tokens", "_n", b"_n", "_prompt_logprobs", b"_prompt_logprobs", "cache_salt", b"cache_salt", "grammar", b"grammar", "input", b"input", "logprobs", b"logprobs", "max_new_tokens", b"max_new_tokens", "n", b"n", "prediction", b"prediction", "priority", b"priority", "prompt", b"prompt", "prompt_logprobs", b"prompt_logprobs", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "resume", b"resume", "sampling", b"sampling", "speculation", b"speculation", "stop", b"stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_max_new_tokens", b"_max_new_tokens", "_n", b"_n", "_prompt_logprobs", b"_prompt_logprobs", "cache_salt", b"cache_salt", "evidence", b"evidence", "grammar", b"grammar", "input", b"input", "logprobs", b"logprobs", "max_new_tokens", b"max_new_tokens", "n", b"n", "prediction", b"prediction", "priority", b"priority", "prompt", b"prompt", "prompt_logprobs", b"prompt_logprobs", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "resume", b"resume", "sampling", b"sampling", "speculation", b"speculation", "stop", b"stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__logprobs: _TypeAlias = _typing.Literal["logprobs"]  # noqa: Y015
     _WhichOneofArgType__logprobs: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs"]  # noqa: Y015
@@ -929,6 +939,7 @@ class Round(_message.Message):
     VERIFY_S_FIELD_NUMBER: _builtins.int
     WIRE_S_FIELD_NUMBER: _builtins.int
     END_S_FIELD_NUMBER: _builtins.int
+    EVIDENCE_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """Index of the round, from 0."""
     drafted: _builtins.int
@@ -945,6 +956,10 @@ class Round(_message.Message):
     """Seconds on the wire and in the services' queues."""
     end_s: _builtins.float
     """Seconds from the request to the round's end."""
+    @_builtins.property
+    def evidence(self) -> Global___RoundEvidence:
+        """Results of the target on the draft, if the request asks for them."""
+
     def __init__(
         self,
         *,
@@ -956,14 +971,69 @@ class Round(_message.Message):
         verify_s: _builtins.float = ...,
         wire_s: _builtins.float = ...,
         end_s: _builtins.float = ...,
+        evidence: Global___RoundEvidence | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["evidence", b"evidence"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "draft_s", b"draft_s", "drafted", b"drafted", "end_s", b"end_s", "index", b"index", "start_s", b"start_s", "verify_s", b"verify_s", "wire_s", b"wire_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "draft_s", b"draft_s", "drafted", b"drafted", "end_s", b"end_s", "evidence", b"evidence", "index", b"index", "start_s", b"start_s", "verify_s", b"verify_s", "wire_s", b"wire_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Round: _TypeAlias = Round  # noqa: Y015
+
+@_typing.final
+class RoundEvidence(_message.Message):
+    """The target's results on one draft. A position is that of a draft token, or the one after the last."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DRAFTS_FIELD_NUMBER: _builtins.int
+    CHOICES_FIELD_NUMBER: _builtins.int
+    ENTROPIES_FIELD_NUMBER: _builtins.int
+    GAPS_FIELD_NUMBER: _builtins.int
+    TOP_IDS_FIELD_NUMBER: _builtins.int
+    TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def drafts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Draft tokens; none in a round without a draft, whose positions are those that the target decoded."""
+
+    @_builtins.property
+    def choices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Token that the target itself chooses at each position."""
+
+    @_builtins.property
+    def entropies(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Entropy of the target's distribution at each position, in the estimator's unit."""
+
+    @_builtins.property
+    def gaps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Log-probability of the choice less that of the draft token, in nats, per draft token."""
+
+    @_builtins.property
+    def top_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The most likely tokens at each position, in descending order, as many as `logprobs` of the request, in one list."""
+
+    @_builtins.property
+    def top_logprobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Their log-probabilities."""
+
+    def __init__(
+        self,
+        *,
+        drafts: _abc.Iterable[_builtins.int] | None = ...,
+        choices: _abc.Iterable[_builtins.int] | None = ...,
+        entropies: _abc.Iterable[_builtins.float] | None = ...,
+        gaps: _abc.Iterable[_builtins.float] | None = ...,
+        top_ids: _abc.Iterable[_builtins.int] | None = ...,
+        top_logprobs: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices", b"choices", "drafts", b"drafts", "entropies", b"entropies", "gaps", b"gaps", "top_ids", b"top_ids", "top_logprobs", b"top_logprobs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RoundEvidence: _TypeAlias = RoundEvidence  # noqa: Y015
 
 @_typing.final
 class GenerateChunk(_message.Message):
