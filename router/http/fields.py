@@ -32,7 +32,7 @@ Timeout = Annotated[float, Field(gt=0, le=MOST_TIMEOUT_S)]
 
 def _listed(value: Any) -> Any:
     if isinstance(value, str):
-        return [value]
+        return [value] if value else []
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise ValueError("must be a text or a list of texts")
     return value
@@ -43,7 +43,7 @@ Strings = Annotated[
     BeforeValidator(_listed, json_schema_input_type=str | list[str]),
     AtMost("stop_strings", "strings"),
 ]
-"""A string counts as a list of one."""
+"""A string counts as a list of one, and an empty one requests nothing."""
 TokenIds = Annotated[list[Count], AtMost("listed_tokens", "tokens")]
 """Token ids that the sampler treats in another way."""
 
@@ -125,8 +125,10 @@ _PARTS = 'must be a text, or a list of parts such as {"type": "text", "text": ".
 
 
 def _text_of(part: Any) -> str | None:
-    """Return the text of a part; None if it is none of the answer."""
-    kind = part.get("type") if isinstance(part, dict) else None
+    """Return the text of a part, which may be a text alone; None if it is none of the answer."""
+    if not isinstance(part, dict):
+        part = {"text": part}
+    kind = "text" if part.get("type") is None else part["type"]
     if kind in _THOUGHTS:
         return None
     if isinstance(kind, str) and kind not in _TEXTS:
@@ -149,7 +151,7 @@ def _joined_text(value: Any) -> str:
 
 Text = Annotated[
     str,
-    BeforeValidator(_joined_text, json_schema_input_type=str | list[TextPart | RefusalPart]),
+    BeforeValidator(_joined_text, json_schema_input_type=str | list[str | TextPart | RefusalPart]),
     AtMost("items", "parts"),
 ]
 """A text, or a list of parts, which are its lines: in messages, items and predictions of all APIs alike."""

@@ -32,6 +32,10 @@ Arguments = Annotated[
 """Arguments of a call: JSON as text, which the model may have left invalid."""
 
 
+OwnText = Annotated[str, BeforeValidator(lambda value: value if isinstance(value, str) else "")]
+"""Reasoning as a text; other forms, which frameworks have for other models, are dropped."""
+
+
 class CalledFunctionFields(SentBack):
     """A tool that an earlier answer called."""
 
@@ -73,8 +77,8 @@ class Message(SentBack):
     tool_calls: Annotated[list[ToolCallFields], Field(fail_fast=True), AtMost("items", "calls")] | None = None
     tool_call_id: str | None = None
     function_call: Annotated[CalledFunctionFields | None, BeforeValidator(lambda call: call or None)] = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
+    reasoning: OwnText | None = None
+    reasoning_content: OwnText | None = None
 
     @model_validator(mode="after")
     def _has_fields_of_its_role(self) -> Self:

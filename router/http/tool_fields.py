@@ -168,8 +168,8 @@ def _check_function(function: FunctionFields, earlier: Collection[str], field: s
         raise InvalidRequest.of(f"{field}.name", found)
     if name in earlier:
         raise InvalidRequest.of(f"{field}.name", f"is {name!r}, which an earlier tool has, too")
-    kind = (function.parameters or {}).get("type", "object")
-    if kind != "object":
+    kind = (function.parameters or {}).get("type") or "object"
+    if kind != "object" and not (isinstance(kind, list) and "object" in kind):
         raise InvalidRequest.of(f"{field}.parameters.type", f'is {shown(kind)}, must be "object"')
     check_depth(function.parameters, f"{field}.parameters")
 

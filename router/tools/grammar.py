@@ -80,7 +80,7 @@ def _calls(
 
 def _schemas(tools: OfferedTools) -> tuple[ArgumentsSchema, ...]:
     applied = {
-        name: {"type": "object", **schema} if tools.must_call or name in tools.strict else _OBJECT
+        name: {**schema, "type": "object"} if tools.must_call or name in tools.strict else _OBJECT
         for name, schema in tools.schemas.items()
     }
     return tuple(

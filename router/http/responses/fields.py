@@ -47,7 +47,7 @@ class CallOutputItem(SentBack):
 class ReasoningContent(SentBack):
     """A part of a model's reasoning."""
 
-    type: Literal["reasoning_text"]
+    type: Literal["reasoning_text", "text"]
     text: str
 
 
@@ -78,7 +78,14 @@ def _item(value: Any, info: ValidationInfo) -> SentBack:
     if (kind := value.get("type") or "message") not in (*_ITEMS,):
         found = {"kind": str(kind)[:60], "listed": ", ".join(_ITEMS)}
         raise PydanticCustomError("unsupported", "has type {kind}, must be one of {listed}", found)
-    return _ITEMS[kind].model_validate(value, context=info.context)
+    return _ITEMS[kind].model_validate(_with_text(value, str(kind)), context=info.context)
+
+
+def _with_text(item: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Return an item with text: an answer, or the result of a call, may have none, as in a chat."""
+    field = "output" if kind == "function_call_output" else "content"
+    may_be_empty = field == "output" or item.get("role") == "assistant"
+    return {**item, field: ""} if may_be_empty and item.get(field) is None else item
 
 
 _AnyItem = Annotated[Item, PlainValidator(_item, json_schema_input_type=Item)]

@@ -145,7 +145,7 @@ class ResponsesResponder(Responder):
             status=status,
             output=list(output.items),
             warnings=list(self._found_warnings),
-            **{"text": {"format": {"type": "text"}}, **repeated},
+            **repeated | {"text": {"format": {"type": "text"}, **repeated.get("text", {})}},
             **more,
         )
 

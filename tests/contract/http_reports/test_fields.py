@@ -127,6 +127,9 @@ REPORTS = [
         "", "a response that is to be kept is not kept", RESPONSES, {"store": True}, "store", "only false is"
     ),
     Report("", "fields that request nothing are refused", CHAT, NOTHING),
+    Report("", "an empty stop string", CHAT, {"stop": ""}),
+    Report("", "an empty stop string", COMPLETIONS, {"stop": ""}),
+    Report("", "empty options", RESPONSES, {"text": {}, "reasoning": {}, "include": [], "metadata": {}}),
     Report(
         "",
         "an option of a stream that requests nothing",

@@ -58,6 +58,7 @@ def said(**fields: Any) -> dict[str, Any]:
 
 CUT = '{"city": "'
 OUTPUT = {"type": "function_call_output", "call_id": "k", "output": "cut"}
+NOTHING = {"role": "tool", "tool_call_id": "c1", "content": None}
 PARSED = {"function": {"name": "f", "arguments": "{}", "parsed_arguments": {}}}
 TEXT = {"type": "output_text", "text": "No.", "annotations": []}
 
@@ -173,6 +174,18 @@ REPORTS = [
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
         "messages[0].content",
         "only text",
+    ),
+    Report("", "texts as parts", CHAT, {"messages": [{"role": "user", "content": ["a", {"text": "b"}]}]}),
+    Report("", "a type of null", CHAT, {"messages": [{**USER, "content": [{"type": None, "text": "b"}]}]}),
+    Report("", "a result of nothing", CHAT, {"messages": [*called("{}")["messages"][:2], {**NOTHING}, USER]}),
+    Report("", "reasoning in another form", CHAT, said(content="a", reasoning=["hm"], reasoning_content={})),
+    Report("", "nothing in Responses", RESPONSES, items(call_item("{}"), {**OUTPUT, "output": None})),
+    Report("", "an answer of nothing", RESPONSES, items({"role": "assistant", "content": None})),
+    Report(
+        "",
+        "reasoning as text",
+        RESPONSES,
+        items({"type": "reasoning", "content": [{"type": "text", "text": "hm"}]}, call_item("{}"), OUTPUT),
     ),
     Report(
         "",
