@@ -54,10 +54,13 @@ def _like(kind: Unserved, *names: str) -> dict[str, Unserved]:
 UNSERVED: Mapping[str, Unserved] = {
     # OpenAI
     **_like(Unserved(), "audio", "background", "background_options", "context_management", "conversation"),
-    **_like(Unserved(), "echo", "frequency_penalty", "functions", "logit_bias", "logprobs", "moderation"),
+    **_like(Unserved(), "echo", "frequency_penalty", "logit_bias", "moderation"),
     **_like(Unserved(), "presence_penalty", "previous_response_id", "store", "suffix"),
     **_like(Unserved(), "tools", "top_logprobs", "verdicts", "verbosity", "web_search_options"),
-    **_like(Unserved((*_EMPTY, "none", "auto")), "tool_choice", "function_call"),
+    **_like(Unserved((*_EMPTY, "none", "auto")), "tool_choice"),
+    "functions": Unserved(_EMPTY, "use tools in a chat or in /v1/responses"),
+    "function_call": Unserved((*_EMPTY, "none", "auto"), "use tool_choice in a chat or in /v1/responses"),
+    "logprobs": Unserved(_EMPTY, "use include and top_logprobs in /v1/responses"),
     **_like(Unserved((*_EMPTY, "disabled")), "truncation"),
     **_like(Unserved((1,)), "n"),
     "best_of": Unserved((1,), "use n"),

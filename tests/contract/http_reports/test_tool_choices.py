@@ -137,6 +137,10 @@ REPORTS = [
         "function_call",
         'must be "none", "auto"',
     ),
+    Report("", "functions in Responses", RESPONSES, {"functions": FUNCTIONS}, "functions", "use tools in a"),
+    Report(
+        "", "log-probabilities in Responses", RESPONSES, {"logprobs": True}, "logprobs", "use include and"
+    ),
     Report(
         "",
         "a call by a user",
