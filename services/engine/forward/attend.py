@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from services.engine.forward.padding import KEY_BLOCK
+
 
 def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scaling: float | None) -> Tensor:
     """Compute the attention of new rows; without a mask it is causal.
@@ -37,14 +39,15 @@ def attend_eager(
     """Compute attention as `attend` does, with capped scores and sinks, which SDPA does not support.
 
     `softcap` bounds the scores by tanh. `sinks`, (heads,), are the scores of a virtual position that receives
-    attention and has no value.
+    attention and has no value. Positions are added block by block, so that the sum of a row has one order at
+    every length.
     """
     count, heads, num_rows, dim = query.shape
     kv_heads, length = keys.shape[1:3]
-    grouped = query.reshape(count, kv_heads, heads // kv_heads, num_rows, dim)
-    scores: Tensor = (
-        grouped @ keys[:, :, None].transpose(-1, -2) * (dim**-0.5 if scaling is None else scaling)
-    )
+    shape = count, kv_heads, heads // kv_heads, num_rows, length
+    rows = query.reshape(count, kv_heads, -1, dim)  # those of all heads of a group
+    products = [rows @ block.transpose(-1, -2) for block in torch.split(keys, KEY_BLOCK, dim=2)]
+    scores = torch.cat(products, dim=-1).view(shape) * (dim**-0.5 if scaling is None else scaling)
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
     if mask is None:
@@ -53,9 +56,13 @@ def attend_eager(
     if sinks is not None:
         column = sinks.to(scores.dtype).view(1, kv_heads, -1, 1, 1).expand(*scores.shape[:-1], 1)
         scores = torch.cat([scores, column], dim=-1)
-    weights = scores.softmax(-1, dtype=torch.float32).to(values.dtype)[..., :length]
-    attended: Tensor = weights @ values[:, :, None]
-    return attended.flatten(1, 2)
+    weights = scores.softmax(-1, dtype=torch.float32).to(values.dtype)[..., :length].flatten(2, 3)
+    blocks = zip(torch.split(weights, KEY_BLOCK, -1), torch.split(values, KEY_BLOCK, 2), strict=True)
+    parts = [(weight @ value).float() for weight, value in blocks]
+    attended: Tensor = parts[0]
+    for part in parts[1:]:
+        attended += part
+    return attended.to(values.dtype).view(count, heads, num_rows, dim)
 
 
 def _causal_mask(num_rows: int, length: int, like: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from services.engine.forward.attend import attend, attend_eager
-from services.engine.forward.forward_batch import ForwardBatch
+from services.engine.forward.forward_batch import Cap, ForwardBatch
 from services.engine.memory.kv_cache import KvCache
 
 
@@ -62,7 +62,7 @@ class SequentialAttention:
         """As `Attention`."""
         num_rows, queries = len(queries), queries.to(self._kv_cache.dtype or queries.dtype)
         is_eager, padding = softcap is not None or sinks is not None, self._kv_cache.padding
-        self._batch.is_capped |= is_eager
+        self._batch.caps.add(Cap(softcap, sinks is not None))
         masks = self._batch.masks(window, queries.dtype, is_dense=is_eager, padding=padding)
         if padding.rows > 1:
             queries = F.pad(queries, (0, 0, 0, 0, 0, padding.rows - 1))

@@ -24,6 +24,16 @@ class SequenceRows(NamedTuple):
         return self.start + self.num_rows
 
 
+class Cap(NamedTuple):
+    """Changes of a layer's attention scores: a soft cap, and sinks."""
+
+    softcap: float | None = None
+    has_sinks: bool = False
+
+
+NO_CAP = Cap()
+
+
 class ForwardBatch:
     """Token ids, positions and outputs of a flat batch.
 
@@ -35,7 +45,7 @@ class ForwardBatch:
         num_outputs: Number of rows that the head scores.
         outputs: Indices of these rows; None if they are all rows.
         windows: Attention windows that the layers of a forward have requested; None is all positions.
-        is_capped: A layer has requested capped scores or sinks.
+        caps: Caps of the scores that the layers of a forward have requested.
     """
 
     def __init__(
@@ -67,7 +77,7 @@ class ForwardBatch:
         self.ids, self.positions = placed[:count], placed[count : 2 * count]
         self.outputs = None if has_all else placed[2 * count :]
         self.windows: set[int | None] = set()
-        self.is_capped = False
+        self.caps: set[Cap] = set()
         self._uses_bias = self.ids.is_cuda if uses_bias is None else uses_bias
         self._masks: dict[tuple[int, bool], list[Tensor | None]] = {}
 

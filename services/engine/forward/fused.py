@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM
 
-from services.engine.forward.forward_batch import ForwardBatch
+from services.engine.forward.forward_batch import NO_CAP, Cap, ForwardBatch
 from services.engine.forward.fused_attention import FusedAttention, RotatedAttention
 from services.engine.forward.linears import BiasedLinear, Linear
 from services.engine.forward.residual import RmsNorm, make_residual
@@ -99,7 +99,9 @@ class FusedForward:
             residual = make_residual(residual.rows.index_select(0, batch.outputs))
         return self._head(residual.normalized(self._norm))
 
-    def attend(self, batch: ForwardBatch, projected: Tensor, shape: AttentionShape) -> Tensor:
+    def attend(
+        self, batch: ForwardBatch, projected: Tensor, shape: AttentionShape, cap: Cap = NO_CAP
+    ) -> Tensor:
         """As `Forward`."""
         return self._attention(batch)(0, projected.to(self._rows_dtype))
 

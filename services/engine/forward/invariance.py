@@ -11,7 +11,7 @@ from transformers.pytorch_utils import Conv1D
 
 from services.engine.base import KvSlot
 from services.engine.forward.experts import LEAST_ROWS
-from services.engine.forward.forward_batch import ForwardBatch
+from services.engine.forward.forward_batch import NO_CAP, Cap, ForwardBatch
 from services.engine.forward.linears import PlainLinear
 from services.engine.forward.padding import KEY_BLOCK, NO_PADDING, Padding
 from services.engine.forward.proven import BoundedLinear, is_row_invariant
@@ -100,35 +100,40 @@ class RowInvariance(NamedTuple):
     def check(self) -> RowCheck:
         """Choose the padding of attention, and compare sequences computed in several ways, bit for bit."""
         attended = self._choose_padding()
-        beside_many, is_capped = self._beside_many()
-        logits = [*map(self._logits, _WAYS), beside_many]
+        logits = [*map(self._logits, _WAYS), self._beside_many()]
         kernels = hash_of_bits([*logits, *attended])
         if not attended:
             return RowCheck("attention", kernels)
-        if is_capped:
-            return RowCheck("attention with capped scores or sinks", kernels)
         return RowCheck(self._linear_fault() or ("" if _are_equal(logits) else self._differing()), kernels)
 
     def _choose_padding(self) -> Sequence[Tensor]:
         """Take the first padding with which attention is row-invariant, and return its result, if any."""
         kv_cache = self.forward.kv_cache
+        caps = self._caps()
         for padding in self.paddings:
             kv_cache.padding = padding
-            attended = self.attended()
-            if _are_equal(attended):
-                return attended[:1]
+            attended = [self.attended(cap) for cap in caps]
+            if all(map(_are_equal, attended)):
+                return [each[0] for each in attended]
         kv_cache.padding = NO_PADDING
         return ()
 
-    def attended(self) -> list[Tensor]:
+    @torch.inference_mode()
+    def _caps(self) -> list[Cap]:
+        """Return the caps of the scores that the layers use."""
+        with separate_cache(self.forward) as slots:
+            _, batch = run_turn(((0, 0, 1),), self.forward, slots, self.reference)
+        return sorted(batch.caps or {NO_CAP}, key=str)
+
+    def attended(self, cap: Cap = NO_CAP) -> list[Tensor]:
         """Return the attention of the same rows, computed as a whole and in several parts."""
         length, generator = min(_CONTEXT, self.loaded.context_length), torch.Generator().manual_seed(0)
         device, dtype = self.reference.logits.device, self.reference.dtype
         rows = torch.randn(length, attention_shape(self.loaded).width, generator=generator).to(device, dtype)
-        return [self._attended(ends, rows) for ends in _parts(length)]
+        return [self._attended(ends, rows, cap) for ends in _parts(length)]
 
     @torch.inference_mode()
-    def _attended(self, ends: Sequence[int], rows: Tensor) -> Tensor:
+    def _attended(self, ends: Sequence[int], rows: Tensor, cap: Cap) -> Tensor:
         parts = []
         with separate_cache(self.forward, len(rows)) as (slot, other):
             for number, (start, end) in enumerate(pairwise((0, *ends))):
@@ -136,22 +141,19 @@ class RowInvariance(NamedTuple):
                 inputs = [input_of(other, [0] * beside, 0)] if beside else []
                 batch = ForwardBatch([*inputs, input_of(slot, [0] * end, start)], rows.device)
                 new = torch.cat([rows[:beside], rows[start:end]])
-                parts.append(self.forward.attend(batch, new, attention_shape(self.loaded))[beside:])
+                parts.append(self.forward.attend(batch, new, attention_shape(self.loaded), cap)[beside:])
         return torch.cat(parts)
 
     @torch.inference_mode()
-    def _beside_many(self) -> tuple[Tensor, bool]:
-        """Return the logits of the first sequence beside enough rows that threads share operators.
-
-        Also return True if attention is computed in a way that has not been compared at long contexts.
-        """
+    def _beside_many(self) -> Tensor:
+        """Return the logits of the first sequence beside enough rows that threads share operators."""
         first, second = self.reference.sequences
         width = self.loaded.model.config.get_text_config().hidden_size
         count = min(self.loaded.context_length, _MOST_BESIDE, _SHARED_ELEMENTS // width)
         with separate_cache(self.forward, max(count, len(first))) as (slot, other):
             many = input_of(other, (second * count)[:count], 0, num_outputs=0)
             batch = ForwardBatch([many, input_of(slot, first, 0)], self.reference.logits.device)
-            return self.forward(batch), batch.is_capped
+            return self.forward(batch)
 
     def _linear_fault(self) -> str:
         """Return the first of the model's own linears that is not row-invariant from the padded rows on."""

@@ -9,7 +9,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from flyserve.core.errors import ModelError
 from services.engine.forward.attention import Attention
-from services.engine.forward.forward_batch import ForwardBatch
+from services.engine.forward.forward_batch import NO_CAP, Cap, ForwardBatch
 from services.engine.forward.padding import Padding
 from services.engine.forward.shape import AttentionShape
 from services.engine.forward.varlen_attention import make_attention
@@ -46,12 +46,15 @@ class RaggedForward:
         assert isinstance(logits, Tensor)
         return logits[0, : batch.num_outputs]
 
-    def attend(self, batch: ForwardBatch, projected: Tensor, shape: AttentionShape) -> Tensor:
+    def attend(
+        self, batch: ForwardBatch, projected: Tensor, shape: AttentionShape, cap: Cap = NO_CAP
+    ) -> Tensor:
         """As `Forward`."""
         queries, new = projected.tensor_split([shape.heads * shape.dim], dim=1)
         new = new.view(-1, 2, shape.kv_heads, shape.dim)
         attention = make_attention(batch, self.kv_cache)
-        return attention(0, queries.reshape(-1, shape.heads, shape.dim), new)
+        sinks = torch.linspace(-1, 1, shape.heads).to(queries) if cap.has_sinks else None
+        return attention(0, queries.reshape(-1, shape.heads, shape.dim), new, None, None, cap.softcap, sinks)
 
 
 def _padded(numbers: Tensor, padding: Padding) -> Tensor:

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from flyserve.core.errors import ModelError, describe
 from flyserve.core.request import SamplingParams
 from services.engine.base import ForwardInput, KvSlot
-from services.engine.forward.forward_batch import ForwardBatch
+from services.engine.forward.forward_batch import NO_CAP, Cap, ForwardBatch
 from services.engine.forward.padding import KEY_BLOCK
 from services.engine.forward.shape import AttentionShape
 from services.engine.memory.kv_cache import KvCache
@@ -47,7 +47,9 @@ class Forward(Protocol):
     def __call__(self, batch: ForwardBatch) -> Tensor:
         """Return logits, (outputs, embedding rows)."""
 
-    def attend(self, batch: ForwardBatch, projected: Tensor, shape: AttentionShape) -> Tensor:
+    def attend(
+        self, batch: ForwardBatch, projected: Tensor, shape: AttentionShape, cap: Cap = NO_CAP
+    ) -> Tensor:
         """Return the attention of the first layer, (rows, ...), for rows of a projection, (rows, width)."""
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
 from services.engine.forward.attention import Attention, SequentialAttention
-from services.engine.forward.forward_batch import ForwardBatch, SequenceRows
+from services.engine.forward.forward_batch import NO_CAP, ForwardBatch, SequenceRows
 from services.engine.memory.kv_cache import KvCache
 from services.engine.memory.paged_kv_cache import PagedKvCache
 
@@ -84,6 +84,7 @@ class VarlenAttention:
         if softcap is not None or sinks is not None or not _fits(queries):
             return self._sequential(layer, queries, new, scaling, window, softcap, sinks)
         self._batch.windows.add(window or None)
+        self._batch.caps.add(NO_CAP)
         memory = self._kv_cache.layer(layer, new)
         memory.index_copy_(0, self._written, new.to(memory.dtype))
         parts = [self._attended(group, memory, queries, scaling, window) for group in self._groups]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,8 +22,15 @@ from services.engine.forward.proven import BoundedLinear, ProvenMaker, TiledMake
 from services.engine.forward.torch_runner import TorchRunner, load_runner
 from services.target.config import TargetConfig
 from tests.support.processes import TARGET_MODEL
+from tests.support.tiny_models import make_tiny
 
 TOKENS = 80
+CONTEXT = 4096
+LONG: dict[str, dict[str, Any]] = {
+    "llama": {"num_hidden_layers": 1, "max_position_embeddings": CONTEXT},
+    "gemma2": {"num_hidden_layers": 1, "max_position_embeddings": CONTEXT, "layer_types": ["full_attention"]},
+    "gpt_oss": {"max_position_embeddings": CONTEXT, "layer_types": ["sliding_attention", "full_attention"]},
+}
 MODES = [
     (Dtype.FLOAT32, Quantization.NONE),
     (Dtype.BFLOAT16, Quantization.NONE),
@@ -97,6 +105,46 @@ def test_a_long_context_has_the_same_bits_at_every_length_of_memory(runner: Torc
     whole = logits_in_chunks(runner, ids, [512, 620], [])
     ends = [130, 131, 191, 192, 193, 260, 261, 383, 385, 500, 511, 512, 513, 600, 620]
     assert torch.equal(logits_in_chunks(runner, ids, ends, [5]), whole)
+
+
+@cache
+def long_runner(folder: Path, kind: str, dtype: str) -> tuple[TorchRunner, int, list[int], torch.Tensor]:
+    """Return the runner of a small model, the slot of a long sequence, its ids and all its logits."""
+    make_tiny(kind, **LONG[kind]).save_pretrained(folder)
+    config = ModelConfig(
+        model=folder,
+        role=Role.TARGET,
+        dtype=dtype,
+        kv_tokens=4 * CONTEXT,
+        row_invariant="on",
+        max_sequences=4,
+    )
+    runner, ids = load_runner(config), [each % 96 for each in ids_of(7, CONTEXT)]
+    slot = runner.allocate(CONTEXT)
+    assert slot is not None
+    parts = [runner.logits([input_of(slot, ids[: at + 512], at)]).clone() for at in range(0, CONTEXT, 512)]
+    return runner, slot, ids, torch.cat(parts)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("llama", "float32"), ("gemma2", "bfloat16"), ("gpt_oss", "float32")]
+)
+@given(start=st.integers(1, 4094), rows=st.integers(1, 64), others=st.lists(st.integers(1, 40), max_size=3))
+@settings(max_examples=20)
+def test_rows_at_any_place_of_4096_positions_have_the_same_bits(
+    tmp_path_factory: pytest.TempPathFactory, kind: str, dtype: str, start: int, rows: int, others: list[int]
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / f"long-{kind}"
+    runner, source, ids, whole = long_runner(folder, kind, dtype)
+    end = min(start + rows, CONTEXT)
+    slot = runner.allocate(end)
+    assert slot is not None and runner.copy_prefix(source, slot, start)
+    beside = [(each, length) for length in others[:2] if (each := runner.allocate(length)) is not None]
+    batch = [input_of(each, ids[:length], 0) for each, length in beside]
+    found = runner.logits([*batch, input_of(slot, ids[:end], start)])[-(end - start) :]
+    assert torch.equal(found, whole[start:end])
+    for each in (slot, *(other for other, _ in beside)):
+        runner.free(each)
 
 
 def test_what_a_rejected_draft_left_in_memory_changes_nothing(runner: TorchRunner) -> None:
