@@ -153,6 +153,10 @@ class VllmSection(ModelSection):
     """Send all tokens of a sequence to vLLM with every step. It needs few of vLLM's private names, for a
     version that lacks others, and takes time in proportion to the context."""
 
+    deterministic: bool = False
+    """Batch-invariant mode of vLLM: a position has the same bits whatever it is computed with, and steps are
+    slower. A check at load must find that, else the model is refused. Only on GPUs."""
+
     @property
     def num_processes(self) -> int:
         """Processes, each with a GPU of its own or none, that compute one replica: shards by stages."""

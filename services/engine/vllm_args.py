@@ -62,9 +62,13 @@ def engine_arguments(config: VllmConfig, folder: Path, known: Collection[str]) -
     `engine_args` is applied last: it overrides every argument that is not reserved. `folder` holds the model.
 
     Raises:
-        ConfigError: `engine_args` has an unknown or a reserved argument, or a value that cannot be served.
+        ConfigError: `engine_args` has an unknown or a reserved argument, or a value that cannot be served, or
+            `deterministic` is set on a CPU.
     """
-    if faults := [*config_faults(config), *_unknown(config.engine_args, known)]:
+    faults = [*config_faults(config), *_unknown(config.engine_args, known)]
+    if config.deterministic and config.device == "cpu":
+        faults.append("deterministic: is true, must be false with device cpu: vLLM has this mode on GPUs")
+    if faults:
         raise ConfigError("; ".join(faults))
     return {
         "model": str(folder),
@@ -87,8 +91,10 @@ def environment(config: VllmConfig, current: Mapping[str, str]) -> dict[str, str
     """
     defaults = _ENVIRONMENT | (_ENVIRONMENT_ON_CPUS if config.device == "cpu" else {})
     # NOTE: Ray sets the threads to the CPUs of the whole actor, which each of vLLM's processes would inherit.
-    threads = {"OMP_NUM_THREADS": str(config.num_threads)}
-    return threads | {name: value for name, value in defaults.items() if name not in current}
+    always = {"OMP_NUM_THREADS": str(config.num_threads)}
+    if config.deterministic:
+        always["VLLM_BATCH_INVARIANT"] = "1"
+    return always | {name: value for name, value in defaults.items() if name not in current}
 
 
 def config_faults(config: VllmSection) -> Iterator[str]:

@@ -82,7 +82,7 @@ def load_gguf_runner(config: LlamaCppConfig) -> LlamaCppRunner:
     logger.info("%s: %s, %d KV positions", file, quantization, capacity)
     runner = LlamaCppRunner(info, context, _num_rows(config), rows, most_slots)
     # Quantized rows, and 16 bits of KV memory, round.
-    runner.info = replace(info, kernels=check_steps(runner, torch.bfloat16, _CHECKED_TOKENS))
+    runner.info = replace(info, kernels=check_steps(runner, torch.bfloat16, _CHECKED_TOKENS).kernels)
     return runner
 
 

@@ -1,6 +1,7 @@
 """Check at load that a runner computes in steps, with roll-backs and shared blocks, what a prefill gives."""
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,13 +17,22 @@ _Found = tuple[Tensor, Tensor]
 """Computed logits and those of a prefill."""
 
 
-def check_steps(runner: Runner, dtype: torch.dtype | None = None, length: int = _LENGTH) -> str:
+class StepsCheck(NamedTuple):
+    """Result of the check.
+
+    Attributes:
+        kernels: Hash of the rows: replicas of a model that agree on it compute alike.
+        is_invariant: The rows in steps have the bits of the prefills.
+    """
+
+    kernels: str
+    is_invariant: bool
+
+
+def check_steps(runner: Runner, dtype: torch.dtype | None = None, length: int = _LENGTH) -> StepsCheck:
     """Compute two sequences of `length` in steps, and compare their rows with those of a prefill of each.
 
     The rows may differ as much as those of `dtype`, by default the runner's.
-
-    Returns:
-        Hash of the rows in steps and of the prefills: replicas of a model that agree on it compute alike.
 
     Raises:
         ModelError: The rows differ by more than rounding, or a step fails.
@@ -40,7 +50,7 @@ def check_steps(runner: Runner, dtype: torch.dtype | None = None, length: int = 
             f"{name}: its rows computed step by step differ from those of one prefill by {difference:.1e},"
             f" {limit}: this model cannot be served by this engine"
         )
-    return hash_of_bits([computed, expected])
+    return StepsCheck(hash_of_bits([computed, expected]), torch.equal(computed, expected))
 
 
 def _compute(runner: Runner, length: int) -> Iterator[_Found]:

@@ -37,7 +37,15 @@ def load_vllm_runner(config: VllmConfig) -> VllmRunner:
         if layout.plain_only and config.role is Role.DRAFTER:
             raise ModelError(f"{info.model_id} cannot draft: {layout.plain_only}: use another drafter")
         runner = VllmRunner(info, workers, layout, workers.batch_tokens)
-        runner.info = replace(runner.info, kernels=check_steps(runner))
+        checked = check_steps(runner)
+        if config.deterministic and not checked.is_invariant:
+            raise ModelError(
+                f"deterministic: is true, but rows of {info.model_id} in steps differ from a prefill's:"
+                " set it to false, or use a model and a GPU for which vLLM has this mode"
+            )
+        runner.info = replace(
+            runner.info, kernels=checked.kernels, row_invariant=config.deterministic and checked.is_invariant
+        )
         workers.step_timeout_s = (config if isinstance(config, Shards) else Shards()).group_timeout_s
     except BaseException:
         workers.close()

@@ -111,6 +111,14 @@ def test_threads_are_those_of_the_key_and_on_cpus_not_pinned() -> None:
     assert "VLLM_CPU_KVCACHE_SPACE" not in on_cpus
 
 
+def test_a_deterministic_model_sets_the_mode_of_vllm_and_needs_a_gpu() -> None:
+    assert "VLLM_BATCH_INVARIANT" not in environment(target(device="cuda"), {})
+    asked = target(device="cuda", deterministic=True)
+    assert environment(asked, {"VLLM_BATCH_INVARIANT": "0"})["VLLM_BATCH_INVARIANT"] == "1"
+    with pytest.raises(ConfigError, match="deterministic: is true, must be false with device cpu"):
+        arguments_of(target(deterministic=True))
+
+
 def test_the_environment_s_own_variables_are_kept_except_the_threads() -> None:
     current = {"VLLM_LOGGING_LEVEL": "DEBUG", "VLLM_CPU_OMP_THREADS_BIND": "0-3", "OMP_NUM_THREADS": "64"}
     found = environment(target(threads=2), current)

@@ -70,8 +70,19 @@ def item(slot: int, ids: Ids, start: int, outputs: int) -> ForwardInput:
 @pytest.mark.parametrize("max_sequences", [1, 2])
 def test_the_check_at_start_passes_and_leaves_nothing(max_sequences: int) -> None:
     runner = runner_of(TokenWorkers(64), max_sequences)
-    check_steps(runner)
+    first, again = check_steps(runner), check_steps(runner)
+    assert first == again and first.is_invariant
     assert (runner.kv_used, runner.kv_cached) == (0, 0)
+
+
+def test_the_check_at_start_reports_rows_that_depend_on_their_batch() -> None:
+    class Rounding(TokenWorkers):
+        def compute(self, step: Step) -> torch.Tensor | None:
+            found = super().compute(step)
+            return found if found is None else found * (1 + 1e-6 * len(found))
+
+    exact, rounded = check_steps(runner_of(TokenWorkers(64))), check_steps(runner_of(Rounding(64)))
+    assert not rounded.is_invariant and rounded.kernels != exact.kernels
 
 
 @pytest.mark.parametrize("fault", ["copies", "start", "table"])
