@@ -49,6 +49,8 @@ def prepare_environment() -> None:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     # NOTE: by default Ray lowers the priority of its workers by 15 steps of niceness.
     os.environ.setdefault("RAY_worker_niceness", "0")
+    # NOTE: by default a node ends itself if its agent has not started within 30 s, as on a busy machine.
+    os.environ.setdefault("RAY_agent_register_timeout_ms", "600000")
     use_server()
 
 

@@ -24,8 +24,6 @@ def ray_nodes(**head: Any) -> Iterator[tuple[Any, Path]]:
     with temporary_folder() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_TMPDIR", str(folder))
         patch.setenv("PYTHONPATH", os.pathsep.join([str(FOLDER), os.environ["PYTHONPATH"]]))
-        # NOTE: by default a node ends itself if its agent has not started within 30 s.
-        patch.setenv("RAY_agent_register_timeout_ms", str(round(1000 * HANG_S)))
         patch.setattr(services, "get_node", _patient(services.get_node))
         (folder / "ray").mkdir()
         cluster = Cluster()

@@ -1,6 +1,7 @@
 """A Ray that does not start: other tries while there is time, then one line with the remedy."""
 
 import errno
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 import ray
 
 from flyserve.core.errors import NotReady
-from orchestration.local.local_ray import local_ray, temporary_folder
+from orchestration.local.local_ray import local_ray, prepare_environment, temporary_folder
 
 
 @pytest.fixture
@@ -66,3 +67,13 @@ def test_a_disk_that_is_almost_full_is_refused_before_ray_starts(monkeypatch: py
     message = "has 3 MB of free space, Ray needs 256 MB: free some, or set TMPDIR"
     with pytest.raises(NotReady, match=message), temporary_folder():
         pass
+
+
+def test_a_node_waits_longer_for_its_agent_than_by_default_unless_it_is_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = "RAY_agent_register_timeout_ms"
+    for given, expected in (({}, "600000"), ({name: "5000"}, "5000")):
+        monkeypatch.setattr(os, "environ", dict(given))
+        prepare_environment()
+        assert os.environ[name] == expected
