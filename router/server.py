@@ -23,7 +23,7 @@ from router.metrics import RouterMetrics
 from router.model_files import ModelFiles, read_model
 from router.replicas.directory import ReplicaDirectory
 from router.replicas.draft_model import DraftModel
-from router.replicas.pools import ProbeConfig
+from router.replicas.replica import ProbeConfig
 from router.requests.grammars import Grammars
 from router.security.callers import call_quotas, public_access_policy
 from router.security.keys import Keys

@@ -2,7 +2,8 @@
 
 from flyserve.core.errors import Overloaded
 from router.replicas.directory import ReplicaDirectory
-from router.replicas.pools import Accepts, Replica
+from router.replicas.pools import Accepts
+from router.replicas.replica import Replica
 
 _RETRY_AFTER_S = 1.0
 

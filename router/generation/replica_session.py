@@ -13,15 +13,8 @@ from router.config import RouterConfig
 from router.generation.reactions import Reaction, reaction_to
 from router.generation.step_timeout import StepTimeout
 from router.replicas.connections import Connection, Connections
-from router.replicas.pools import (
-    Accepts,
-    Replica,
-    ReplicaPool,
-    any_replica,
-    with_kernels,
-    with_room,
-    with_weights,
-)
+from router.replicas.pools import Accepts, ReplicaPool, any_replica, with_kernels, with_room, with_weights
+from router.replicas.replica import Replica
 from router.requests.request import PreparedRequest
 from services.common.streams import SequenceStream
 

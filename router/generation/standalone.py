@@ -20,7 +20,8 @@ from router.generation.recorder import Recorder
 from router.generation.replica_session import ReplicaSession
 from router.generation.response import Response
 from router.replicas.connections import Connections
-from router.replicas.pools import Accepts, Replica
+from router.replicas.pools import Accepts
+from router.replicas.replica import Replica
 from router.requests.request import Deadline, PreparedRequest
 from services.common.streams import DrafterStream
 

@@ -11,7 +11,7 @@ from flyserve.core.types import SparseDistribution
 from router.generation.context import RouterContext
 from router.generation.reactions import InvalidAnswer
 from router.generation.replica_session import ReplicaSession
-from router.replicas.pools import Replica
+from router.replicas.replica import Replica
 from router.requests.request import PreparedRequest
 from services.common.streams import TargetStream
 

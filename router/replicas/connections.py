@@ -4,7 +4,7 @@ from contextlib import AsyncExitStack
 from typing import Any, Generic, Self, TypeVar
 
 from flyserve.core.errors import Overloaded
-from router.replicas.pools import Replica
+from router.replicas.replica import Replica
 from services.common.streams import SequenceStream
 
 S = TypeVar("S", bound=SequenceStream[Any, Any])

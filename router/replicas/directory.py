@@ -15,8 +15,10 @@ from flyserve.core.messages import ModelInfo, Role
 from router.policies import create_policy
 from router.policies.request_key import RequestKey
 from router.replicas.breaker import Breaker
+from router.replicas.compatibility import engine_name, incompatibility
 from router.replicas.drafters import Assignment, DrafterPool
-from router.replicas.pools import Accepts, ProbeConfig, Replica, ReplicaPool, any_replica, handshake, roomiest
+from router.replicas.pools import Accepts, ReplicaPool, any_replica, roomiest
+from router.replicas.replica import ProbeConfig, Replica, handshake
 from services.common.channel import open_channel
 from services.common.endpoint_sources import EndpointSource
 from services.common.security.identity import Identity, certificate_name
@@ -287,21 +289,3 @@ class ReplicaDirectory:
         if self._faults.get(endpoint) != fault:
             logger.warning("%s at %s is not ready: %s", endpoint.role.value, endpoint.address, fault)
         self._faults[endpoint] = fault
-
-
-def engine_name(info: ModelInfo) -> str:
-    """Return the name of the engine that runs a model."""
-    return info.engine or "the builtin engine"
-
-
-def incompatibility(target: ModelInfo, drafter: ModelInfo) -> str | None:
-    """Return why this drafter cannot draft for this target; None if it can.
-
-    An empty token map hash matches any: a look-up engine continues ids without a vocabulary.
-    """
-    if not target.token_map_hash or not drafter.token_map_hash:
-        return None
-    if target.token_map_hash == drafter.token_map_hash:
-        return None
-    found = f"their token maps differ (target {target.token_map_hash}, drafter {drafter.token_map_hash})"
-    return f"{found}; drafter.vocabulary: text maps them"

@@ -2,8 +2,10 @@
 
 from flyserve.core.errors import InvalidRequest, NotReady
 from flyserve.core.messages import ModelInfo
-from router.replicas.directory import ReplicaDirectory, incompatibility
-from router.replicas.pools import Accepts, Replica, any_replica, roomiest, with_weights
+from router.replicas.compatibility import incompatibility
+from router.replicas.directory import ReplicaDirectory
+from router.replicas.pools import Accepts, any_replica, roomiest, with_weights
+from router.replicas.replica import Replica
 
 
 class DraftModel:

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from router.policies.base import Policy
 from router.policies.request_key import RequestKey
 from router.replicas.acceptance import Acceptance, AcceptanceState
-from router.replicas.pools import Accepts, Replica, ReplicaPool
+from router.replicas.pools import Accepts, ReplicaPool
+from router.replicas.replica import Replica
 
 logger = logging.getLogger(__name__)
 

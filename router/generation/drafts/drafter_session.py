@@ -19,7 +19,7 @@ from router.generation.step_timeout import StepTimeout
 from router.replicas.breaker import Breaker
 from router.replicas.connections import Connection, Connections
 from router.replicas.drafters import Assignment
-from router.replicas.pools import Replica
+from router.replicas.replica import Replica
 from router.requests.request import PreparedRequest
 from services.common.streams import DrafterStream
 

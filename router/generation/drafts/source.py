@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 from flyserve.core.messages import Draft
 from flyserve.core.round_record import DraftOrigin
 from flyserve.core.sequence import TokenSequence
-from router.replicas.pools import Replica
+from router.replicas.replica import Replica
 
 NO_DRAFT = Draft(step_id=0, tokens=())
 

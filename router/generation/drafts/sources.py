@@ -13,7 +13,7 @@ from router.generation.drafts.drafter import DrafterDrafts
 from router.generation.drafts.drafter_session import cut_draft
 from router.generation.drafts.free import ForcedDrafts, ForcedText, PredictedDrafts
 from router.generation.drafts.source import NO_DRAFT, DraftSource, WantedDraft
-from router.replicas.pools import Replica
+from router.replicas.replica import Replica
 from router.requests.request import PreparedRequest
 
 

@@ -18,7 +18,8 @@ from router.policies.request_key import RequestKey, request_key
 from router.replicas.acceptance import Acceptance, AcceptanceState
 from router.replicas.breaker import Breaker
 from router.replicas.drafters import DrafterPool
-from router.replicas.pools import Replica, any_replica
+from router.replicas.pools import any_replica
+from router.replicas.replica import Replica
 from tests.support.clock import VirtualClock
 
 USUAL, REJECTED, LEFT_OUT = AcceptanceState

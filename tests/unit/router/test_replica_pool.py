@@ -10,7 +10,8 @@ from flyserve.core.endpoints import Endpoint
 from flyserve.core.messages import Load, ModelInfo, Role
 from router.policies import create_policy
 from router.replicas.breaker import Breaker
-from router.replicas.pools import Replica, ReplicaPool, any_replica
+from router.replicas.pools import ReplicaPool, any_replica
+from router.replicas.replica import Replica
 from tests.support.clock import VirtualClock
 
 INFO = ModelInfo(Role.TARGET, "m", "w", "a", "t", 10, 0, "", 1, 0, "")
