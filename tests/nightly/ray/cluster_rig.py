@@ -1,8 +1,11 @@
 """Three nodes on this machine, a deployment of simulated engines on them, a router, and load."""
 
 import json
+import os
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,12 +29,6 @@ NUM_STREAMS = 16
 NEW_TOKENS = 96
 PROMPTS = [f"prompt {index}" for index in range(NUM_STREAMS)]
 SIMULATED = {Role.TARGET: "standins:SimulatedTarget", Role.DRAFTER: "standins:SimulatedDrafter"}
-_SYSTEM = {
-    "health_check_initial_delay_ms": 3000,
-    "health_check_period_ms": 500,
-    "health_check_failure_threshold": 4,
-}
-"""Ray detects a lost node after 2 s instead of up to 15 s."""
 
 
 class Nodes:
@@ -66,7 +63,7 @@ class Nodes:
 @contextmanager
 def three_nodes() -> Iterator[Nodes]:
     """Start a head and two workers of 4 logical CPUs each, with token authentication."""
-    with ray_nodes(num_cpus=4, _system_config=_SYSTEM) as (cluster, _):
+    with ray_nodes(num_cpus=4) as (cluster, _):
         import ray
 
         for _ in range(2):
@@ -153,26 +150,32 @@ class Load:
 
     Attributes:
         num_replays: Replays of streams to a replica, for example after another replica was lost.
+        num_resumed: Resumptions of streams at another router.
     """
 
-    def __init__(self, *addresses: str) -> None:
+    def __init__(self, *addresses: str, prompts: Sequence[str] = PROMPTS) -> None:
         self._client = Client(addresses)
+        self._prompts = prompts
         self._pool = ThreadPoolExecutor(NUM_STREAMS)
         self._is_over = False
-        self.num_replays = 0
+        self.num_replays = self.num_resumed = 0
 
     def generate(self, prompt: str) -> tuple[int, ...]:
         exact = SpeculationParams(mode=Mode.EXACT)
-        response = self._client.generate(prompt, NEW_TOKENS, speculation=exact)
+        stream = self._client.stream(prompt, NEW_TOKENS, speculation=exact)
+        for _ in stream:
+            pass
+        response = stream.response
         self.num_replays += response.statistics.replays
+        self.num_resumed += response.resumed
         return tuple(token.id for token in response.tokens)
 
     def answers(self) -> dict[str, tuple[int, ...]]:
         """Return the tokens of every prompt."""
-        return dict(zip(PROMPTS, self._pool.map(self.generate, PROMPTS), strict=True))
+        return dict(zip(self._prompts, self._pool.map(self.generate, self._prompts), strict=True))
 
     @contextmanager
-    def running(self, prompts: Sequence[str] = PROMPTS) -> Iterator[list[tuple[str, tuple[int, ...]]]]:
+    def running(self, prompts: Sequence[str] = ()) -> Iterator[list[tuple[str, tuple[int, ...]]]]:
         """Generate during the block; yield a list that is complete at its end, where failed streams raise."""
         answered: list[tuple[str, tuple[int, ...]]] = []
         self._is_over = False
@@ -181,13 +184,38 @@ class Load:
             while not self._is_over:
                 answered.append((prompt, self.generate(prompt)))
 
-        workers = [self._pool.submit(work, prompt) for prompt in prompts]
+        workers = [self._pool.submit(work, prompt) for prompt in prompts or self._prompts]
         try:
             yield answered
         finally:
             self._is_over = True
             for worker in workers:
                 worker.result(HANG_S)
+
+    @contextmanager
+    def undisturbed(self, step: str, expected: Mapping[str, tuple[int, ...]]) -> Iterator[None]:
+        """Generate before the block, during it, and until as many responses more; check all of them.
+
+        Print what `docs/operate.md` shows about this `step`.
+        """
+        replays, resumed = self.num_replays, self.num_resumed
+        with self.running() as answered:
+            self._wait_for_more(answered)
+            begin = time.monotonic()
+            yield
+            took_s = time.monotonic() - begin
+            self._wait_for_more(answered)
+        differ = sum(answer != expected[prompt] for prompt, answer in answered)
+        replays, resumed = self.num_replays - replays, self.num_resumed - resumed
+        print(f"{step}: {took_s:.1f} s, {len(answered)} responses, 0 failed, {differ} differ,", end=" ")
+        print(f"{replays} replays, {resumed} resumed")
+        assert not differ
+
+    def _wait_for_more(self, answered: Sequence[object]) -> None:
+        """Return after as many further responses as there are prompts."""
+        before = len(answered)
+        while len(answered) < before + len(self._prompts):
+            time.sleep(0.05)
 
     def close(self) -> None:
         self._pool.shutdown()
@@ -212,3 +240,20 @@ def listener_at(address: str) -> psutil.Process:
             if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
                 return process
     raise AssertionError(f"nothing listens at {address}")
+
+
+def run(nodes: Nodes, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in another process; a later option overrides an earlier one."""
+    flyserve = str(Path(sys.executable).with_name("flyserve"))
+    name, *more = arguments
+    words = [flyserve, name, "--ray-address", nodes.address, *more]
+    return subprocess.run(
+        words, env={**os.environ, **environment}, capture_output=True, text=True, timeout=600
+    )
+
+
+def command(nodes: Nodes, *arguments: str) -> str:
+    """Run a command that must succeed; return its output."""
+    done = run(nodes, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -1,23 +1,19 @@
 """Three nodes, a deployment on them, 16 exact streams through a router, and every kind of fault."""
 
-import json
-import os
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-from flyserve.cli.terminal import EXIT_TRY_LATER
 from flyserve.core.errors import ConfigError
 from flyserve.core.messages import Role
-from orchestration.control.fleet import InstanceUnavailable
-from orchestration.control.instances import Instance
 from orchestration.control.status import ReplicaState
-from orchestration.deployment.plan import ACTORS, ReplicaSpec
+from orchestration.deployment.diff import Effect
+from orchestration.deployment.file import DeploymentTelemetry
+from orchestration.deployment.tiers import BuiltinDrafter, BuiltinTarget, SuffixSubDrafter
+from orchestration.ray.controller_client import HEAD_RESOURCE
+from services.common.config import Config
 from tests.nightly.ray.cluster_rig import (
     PROMPTS,
     SIMULATED,
@@ -25,33 +21,19 @@ from tests.nightly.ray.cluster_rig import (
     Nodes,
     Running,
     listener_at,
-    model,
     process_of,
-    three_nodes,
 )
+from tests.support.config_values import other_values
 from tests.support.local_ray import HANG_S
-from tests.support.processes import TARGET_MODEL, service
+from tests.support.processes import service
+
+ELSEWHERE = {"model", "engine", "replicas", "autoscaling", "shards", "gpus", "vocabulary"}
+"""Keys whose change another test shows, or that simulated engines do not have."""
 
 
 @pytest.fixture(autouse=True)
 def _leaves_nothing() -> None:
     """Check nothing here: the cluster outlives each of these tests."""
-
-
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
-    with three_nodes() as nodes:
-        yield nodes
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    folder = tmp_path_factory.mktemp("models")
-    return {
-        "a": model(folder, "a", seed=1),
-        "b": model(folder, "b", seed=2),
-        "drafter": model(folder, "drafter", seed=1, agreement=0.7, base_s=0.002),
-    }
 
 
 @pytest.fixture(scope="module")
@@ -76,23 +58,6 @@ def load(running: Running, models: dict[str, str]) -> Iterator[Load]:
 def expected(load: Load) -> dict[str, tuple[int, ...]]:
     """The response to every prompt with the first weights, before any fault."""
     return load.answers()
-
-
-def run(nodes: Nodes, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in another process; a later option overrides an earlier one."""
-    flyserve = str(Path(sys.executable).with_name("flyserve"))
-    name, *more = arguments
-    words = [flyserve, name, "--ray-address", nodes.address, *more]
-    return subprocess.run(
-        words, env={**os.environ, **environment}, capture_output=True, text=True, timeout=600
-    )
-
-
-def command(nodes: Nodes, *arguments: str) -> str:
-    """Run a command that must succeed; return its output."""
-    done = run(nodes, *arguments)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_the_controller_is_killed_under_load(
@@ -223,6 +188,46 @@ def test_replicas_without_room_are_reported_and_the_others_serve(running: Runnin
     running.until_complete()
 
 
+def rolling_values() -> dict[str, dict[str, Any]]:
+    """Return another value of every key whose change replaces replicas without a gap, by section."""
+    builtin: tuple[type[Config], ...] = (BuiltinTarget, BuiltinDrafter, SuffixSubDrafter)
+    tiers = zip(Role, builtin, strict=True)
+    found = {role.value: dict(other_values([tier])) for role, tier in tiers}
+    found["telemetry"] = dict(other_values([DeploymentTelemetry]))
+    keys = {
+        section: {key: value for key, value in values.items() if key.partition(".")[0] not in ELSEWHERE}
+        for section, values in found.items()
+    }
+    keys["target"] |= {"max_model_len": 4096, "node_resource": HEAD_RESOURCE}
+    keys["drafter"] |= {"max_model_len": 4096}
+    keys["telemetry"]["metrics_port"] = 0
+    # NOTE: the head has room for three targets of one thread.
+    del keys["target"]["threads"], keys["drafter"]["node_resource"], keys["sub_drafter"]["node_resource"]
+    return keys
+
+
+def test_every_key_that_replaces_replicas_is_applied_under_load(
+    running: Running, load: Load, models: dict[str, str]
+) -> None:
+    sections: dict[str, dict[str, Any]] = {
+        "target": {"model": models["a"], "replicas": 2},
+        "drafter": {"model": models["drafter"]},
+        "sub_drafter": {"engine": "suffix"},
+        "telemetry": {},
+    }
+    running.apply(**sections)
+    running.until_complete()
+    expected = load.answers()
+    for section, values in rolling_values().items():
+        sections[section] |= values
+        with load.undisturbed(f"{len(values)} keys of {section}", expected):
+            report = running.apply(**sections)
+            assert {change.key for change in report.changes} == {f"{section}.{key}" for key in values}
+            assert {change.effect for change in report.changes} <= {Effect.REPLACES, Effect.REPLACES_ALL}
+            running.until(lambda rows: any(not row.is_current for row in rows))
+            running.until_complete()
+
+
 def test_replicas_follow_the_load_and_no_stream_is_cut(nodes: Nodes, models: dict[str, str]) -> None:
     elastic = Running("elastic", SIMULATED)
     delays = {"upscale_delay_s": 1, "downscale_delay_s": 2}
@@ -271,106 +276,3 @@ def test_routers_move_to_a_second_deployment_under_load_and_the_first_one_ends(
         load.close()
     assert all(answer == expected[prompt] for prompt, answer in answered)
     green.down()
-
-
-def test_shards_share_a_node_and_a_missing_model_is_reported(nodes: Nodes, tmp_path: Path) -> None:
-    shared = Running("shared", {Role.TARGET: "standins:SharedStandIn"})
-    shared.apply(target={"model": str(tmp_path), "shards": 3, "replicas": 2})
-    shared.until_complete()
-    assert len({row.node for row in shared.rows().values()}) == 2
-    import ray
-
-    nodes_of: dict[str, set[str]] = {}
-    for table in ray.util.placement_group_table().values():
-        if table["state"] == "CREATED" and len(table["bundles"]) == 3:
-            nodes_of[table["name"]] = set(table["bundles_to_node_id"].values())
-    assert {name: len(ids) for name, ids in nodes_of.items()} == {
-        "flyserve-shared/target-0.1": 1,
-        "flyserve-shared/target-1.1": 1,
-    }
-    shared.down()
-    missing = Running("missing", SIMULATED)
-    missing.apply(target={"model": str(tmp_path / "gone")})
-    missing.until(lambda rows: any(row.state is ReplicaState.FAILED for row in rows))
-    failed = missing.rows()["target-0"]
-    assert "no such model on this node" in failed.detail
-    assert "every node" in failed.remedy
-    missing.down()
-
-
-def test_a_lost_target_gets_its_gpu_back_before_a_drafter_that_waits_for_it(
-    nodes: Nodes, tmp_path: Path
-) -> None:
-    nodes.add(num_gpus=1)
-    tight = Running("tight", {Role.TARGET: "standins:StandIn", Role.DRAFTER: "standins:StandInDrafter"})
-    tier = {"model": str(tmp_path), "gpus": 1}
-    tight.apply(target=tier)
-    tight.until_complete()
-    tight.apply(target=tier, drafter=tier)
-    tight.until(lambda rows: any("no node has room for 1 CPUs and 1 GPUs" in row.detail for row in rows))
-    listener_at(tight.rows()["target-0"].address).kill()
-    tight.until(lambda rows: any(row.generation == 2 and row.state is ReplicaState.READY for row in rows))
-    rows = tight.rows()
-    assert (rows["target-0"].generation, rows["target-0"].state) == (2, ReplicaState.READY)
-    tight.until(lambda rows: any("no node has room for 1 CPUs and 1 GPUs" in row.detail for row in rows))
-    tight.down()
-
-
-async def test_a_group_without_a_large_enough_node_is_reported(nodes: Nodes) -> None:
-    from orchestration.ray.fleet import RayFleet
-
-    spec = ReplicaSpec(Role.TARGET, "target-0", ACTORS[Role.TARGET], 8.0, {}, shards=2)
-    replica = await RayFleet("large").start(Instance(spec, 1), "127.0.0.1:1")
-    with pytest.raises(InstanceUnavailable, match=r"no node is large enough for 2 shards of 8 CPUs: .* 4"):
-        await replica.node()
-    await replica.stop()
-    await replica.stop()
-
-
-def test_a_registrys_port_that_is_taken_is_rejected_with_its_key(nodes: Nodes) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=rf"controller.port: .*:{port} is in use: choose"):
-            _ = Running("taken", {}, port).registry
-
-
-def test_a_deployment_outlives_the_command_that_applied_it(nodes: Nodes, tmp_path: Path) -> None:
-    file = tmp_path / "deployment.yaml"
-    file.write_text(f"name: cli\ntarget: {{model: {TARGET_MODEL}, max_sequences: 4, kv_tokens: 4096}}\n")
-    created, registry = command(nodes, "apply", str(file)).splitlines()
-    assert created == "cli: created"
-    named = ("--name", "cli")
-    before = json.loads(command(nodes, "status", "--json", *named))
-
-    listener_at(registry.removeprefix("registry ")).kill()
-    after = before
-    while after["controller_starts"] == 1:
-        done = run(nodes, "status", "--json", *named)
-        assert done.returncode in (0, EXIT_TRY_LATER), done.stderr
-        after = json.loads(done.stdout or "null") or after
-    (row,) = after["replicas"]
-    assert (row["address"], row["state"]) == (before["replicas"][0]["address"], "ready")
-
-    assert command(nodes, "scale", "target=2", *named) == "target.replicas: 1 -> 2 (scales the tier)\n"
-    ready = {"target 2/2"}
-    while not ready & set(command(nodes, "status", *named).splitlines()):
-        time.sleep(0.1)
-    assert command(nodes, "down", "--grace-s", "0", *named) == "cli has ended\n"
-
-
-@pytest.mark.parametrize(
-    ("environment", "arguments", "message"),
-    [
-        ({"RAY_AUTH_TOKEN": "0" * 64}, (), "RAY_AUTH_TOKEN is not the token of the Ray cluster at"),
-        ({}, ("--ray-address", "127.0.0.1:1"), "no Ray answers at 127.0.0.1:1"),
-        ({}, ("--name", "missing"), "no deployment has the name missing; running: main"),
-    ],
-)
-def test_a_command_that_cannot_connect_reports_the_reason_in_one_line(
-    running: Running, nodes: Nodes, environment: dict[str, str], arguments: tuple[str, ...], message: str
-) -> None:
-    done = run(nodes, "status", *arguments, **environment)
-    (line,) = [line for line in done.stderr.splitlines() if line.strip()]
-    assert done.returncode != 0
-    assert line.startswith("error: ")
-    assert message in line
