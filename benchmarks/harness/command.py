@@ -1,16 +1,18 @@
 """The command line of every scenario: `python -m benchmarks NAME [options]`."""
 
 import importlib
+import json
 import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar, get_type_hints
 
 import typer
 import yaml
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_jsonable_python
 from rich.console import Console
 
 from benchmarks.harness.load import interleave
@@ -23,6 +25,10 @@ from flyserve.core.errors import ConfigError
 SCENARIOS = ("acceleration", "capacity", "gpu", "load", "open_loop", "peers", "quality", "soak")
 TAKES_ADDRESS = "quality"
 """The scenario that measures a deployment which runs already."""
+JOINED = ("peers",)
+"""Scenarios whose parts may be measured by several runs."""
+_SAME = ("commit", "cpu", "cores")
+"""Facts of a machine that such runs have in common."""
 K = TypeVar("K")
 V = TypeVar("V")
 PAGES = ROOT / "docs" / "benchmarks"
@@ -59,6 +65,7 @@ class Context:
         only: Names of the parts to measure; empty for all.
         address: host:port of a running deployment; None starts what the scenario needs.
         verbose: Print the logs of the services.
+        earlier: Measured parts of an earlier run, which the page has as well.
     """
 
     machine: Machine
@@ -67,6 +74,7 @@ class Context:
     only: tuple[str, ...] = ()
     address: str | None = None
     verbose: bool = False
+    earlier: Mapping[str, Any] = field(default_factory=dict)
 
     def chosen(self, names: Sequence[str]) -> list[str]:
         """Return the names that `--part` selects, in their order."""
@@ -103,6 +111,10 @@ def main(
         str | None, typer.Option(help="host:port of a running deployment (quality); by default the demo.")
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print the logs of the services.")] = False,
+    join: Annotated[
+        bool,
+        typer.Option("--join", help="Keep the other parts of an earlier run of this commit (peers, real)."),
+    ] = False,
 ) -> None:
     """Run one scenario: page and charts go to docs/benchmarks, all results to benchmarks/results.
 
@@ -120,12 +132,15 @@ def main(
             raise ConfigError(
                 f"--address: {name} starts what it measures; only {TAKES_ADDRESS} has this option"
             )
-        plan = make_plan(name, scenario.Plan, quick, settings or ())
-        context = Context(this_machine(), messages(), quick, tuple(only or ()), address, verbose)
+        plan, results = make_plan(name, scenario.Plan, quick, settings or ()), folder or RESULTS
+        machine = this_machine()
+        earlier = earlier_parts(name, results, machine, plan) if join else {}
+        context = Context(machine, messages(), quick, tuple(only or ()), address, verbose, earlier)
         report = scenario.run(plan, context)
-        report.data["machine"] = context.machine
-        is_whole = report.is_published and not quick and not only
-        pages, results = folder or (PAGES if is_whole else RESULTS), folder or RESULTS
+        report.data["machine"] = report.data["machine"] or machine
+        missing = set(scenario.PARTS) - report.data["runs"].keys() if name in JOINED else only
+        is_whole = report.is_published and not quick and not missing
+        pages = folder or (PAGES if is_whole else RESULTS)
         context.say(f"wrote {report.write(pages, results)}")
     for table in report.tables:
         output().print(table.rich())
@@ -160,6 +175,32 @@ def check_parts(name: str, parts: Sequence[str], only: Sequence[str]) -> None:
             raise ConfigError(f"--part {part}: {name} has no parts, it is always measured whole")
         if part not in parts:
             raise ConfigError(f"--part {part}: {name} has no such part; its parts are {', '.join(parts)}")
+
+
+def earlier_parts(name: str, folder: Path, machine: Machine, plan: object) -> Mapping[str, Any]:
+    """Return the parts in the results of an earlier run of this commit, machine and plan.
+
+    Raises:
+        ConfigError: There are no such results, or the scenario has no parts to join.
+    """
+    file = folder / f"{name}.json"
+    if name not in JOINED:
+        raise ConfigError(f"--join: {name} is measured in one run; only {', '.join(JOINED)} can be joined")
+    if not file.is_file():
+        raise ConfigError(f"--join: {file} is missing; measure a first part without --join")
+    try:
+        found = json.loads(file.read_text("utf-8"))
+        theirs, plan_of = [found["machine"][fact] for fact in _SAME], found["plan"]
+        parts: Mapping[str, Any] = found["runs"]
+    except (ValueError, KeyError) as error:
+        raise ConfigError(f"--join: {file} cannot be read ({error}): measure all parts again") from None
+    ours = [getattr(machine, fact) for fact in _SAME]
+    if ours != theirs or plan_of != to_jsonable_python(plan):
+        raise ConfigError(
+            f"--join: {file} is of commit {theirs[0]}, {theirs[1]} with {theirs[2]} cores, and plan"
+            f" {plan_of}; this run would be of {ours} and {to_jsonable_python(plan)}: measure all again"
+        )
+    return parts
 
 
 def make_plan(name: str, kind: type[Any], quick: bool, settings: Sequence[str]) -> Any:

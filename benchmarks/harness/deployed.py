@@ -2,17 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from flyserve.cli.terminal import messages
 from flyserve.server import demo_file
-from orchestration.deployment.file import Deployment, RouterTier, load_deployment
-from orchestration.deployment.tiers import BuiltinDrafter, BuiltinTarget, NgramSubDrafter, SuffixDrafter
+from orchestration.deployment.file import Deployment, load_deployment
 from orchestration.local.runner import LocalDeployment, LocalOptions, local_deployment
 from router.config import HttpConfig
-from router.speculation_config import DraftLengthConfig, SpeculationConfig
-from services.engine.config import Dtype
 
 _STARTUP_TIMEOUT_S = 600.0
 _KV_TOKENS_PER_SEQUENCE = 1024
@@ -51,26 +47,4 @@ def demo_with_room(max_concurrent: int, http: HttpConfig | None = None) -> Deplo
             "drafter": deployment.drafter.model_copy(update=room),
             "router": deployment.router.model_copy(update=router),
         }
-    )
-
-
-def one_of_each(
-    target: Path, drafter: Path | None, dtype: str, max_concurrent: int, draft_length: int
-) -> Deployment:
-    """Return a deployment with one replica of each tier, of one thread each.
-
-    Without the folder of a drafter, the drafter looks tokens up (engine `suffix`).
-    """
-    size = {
-        "dtype": Dtype(dtype),
-        "max_sequences": max_concurrent,
-        "kv_tokens": max_concurrent * _KV_TOKENS_PER_SEQUENCE,
-        "threads": 1,
-    }
-    return Deployment(
-        target=BuiltinTarget(model=target, **size),
-        drafter=SuffixDrafter() if drafter is None else BuiltinDrafter(model=drafter, **size),
-        sub_drafter=None if drafter is None else NgramSubDrafter(),
-        router=RouterTier(grpc_port=0, max_concurrent=max_concurrent),
-        speculation=SpeculationConfig(draft_length=DraftLengthConfig(max=draft_length)),
     )

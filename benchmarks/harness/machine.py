@@ -26,7 +26,7 @@ class Machine:
     Attributes:
         cores: Logical cores that this process may use.
         flags: Relevant CPU instructions, present or not.
-        threads: Threads of torch, in every process.
+        threads: Threads of torch, in every process; None if the page says how many.
         load: Load average over one minute when the benchmark began: the work of other processes.
         commit: Commit that is measured, with "-dirty" if files differ from it.
         date: Date of the run.
@@ -35,7 +35,7 @@ class Machine:
     cpu: str
     cores: int
     flags: dict[str, bool]
-    threads: int
+    threads: int | None
     load: float
     versions: dict[str, str]
     commit: str
@@ -46,10 +46,10 @@ class Machine:
         present = ", ".join(flag for flag, has in self.flags.items() if has) or "none"
         absent = ", ".join(flag for flag, has in self.flags.items() if not has) or "none"
         versions = ", ".join(f"{name} {number}" for name, number in self.versions.items())
-        threads = "1 torch thread" if self.threads == 1 else f"{self.threads} torch threads"
+        threads = "" if self.threads is None else f" {self.threads} torch thread in every process,"
         return (
             f"commit {self.commit}, {self.date}, on {self.cpu},"
-            f" {self.cores} cores ({present}; not: {absent}), {threads} in every process,"
+            f" {self.cores} cores ({present}; not: {absent}),{threads}"
             f" load {self.load:.1f} before. {versions}."
         )
 

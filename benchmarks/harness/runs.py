@@ -6,7 +6,10 @@ from typing import Any
 from uuid import uuid4
 from zlib import crc32
 
+from pydantic import TypeAdapter
+
 from benchmarks.harness.client import Prompts, generate
+from benchmarks.harness.command import Context
 from benchmarks.harness.load import Interleave
 from benchmarks.harness.report import AROUND, TIMES, Figure
 from flyserve.bench.statistics import Interval, bootstrap, share, speed, tau, total
@@ -27,6 +30,8 @@ class Run:
         seconds: Time from the call to the whole response, as the client sees it.
         statistics: Statistics as the server reports them.
         checksum: Checksum of the tokens.
+        prompt_tokens: Tokens of the prompt.
+        is_solved: Verdict of the prompt's verifier; None without one.
     """
 
     prompt: int
@@ -34,22 +39,44 @@ class Run:
     seconds: float
     statistics: Statistics
     checksum: int = 0
+    prompt_tokens: int = 0
+    is_solved: bool | None = None
 
 
 Runs = dict[str, list[Run]]
 """Runs by setting; all settings have the same prompts and repetitions, in one order."""
+Parts = dict[str, dict[str, Runs]]
+"""Runs of each part of a scenario, by the name of a table."""
+_PARTS = TypeAdapter(Parts)
 Send = Callable[[Sequence[int], int, int, str], Run]
 """Sends a prompt, with its number, the repetition and a cache salt."""
 
 
-def sender(client: Client, way: SpeculationParams, max_new_tokens: int, **options: Any) -> Send:
-    """Return a function that sends a prompt; a list among the options has a value for each prompt."""
+def measure_parts(context: Context, names: Sequence[str], measure: Callable[[str], dict[str, Runs]]) -> Parts:
+    """Measure the chosen parts that can be measured here; the others may come from an earlier run."""
+    earlier = _PARTS.validate_python(context.earlier)
+    found = {name: measure(name) if name in context.chosen(names) else earlier.get(name) for name in names}
+    return {name: tables for name, tables in found.items() if tables}
+
+
+def sender(
+    client: Client,
+    way: SpeculationParams,
+    max_new_tokens: int,
+    judge: Callable[[int, str], bool | None] = lambda number, text: None,
+    **options: Any,
+) -> Send:
+    """Return a function that sends a prompt; a list among the options has a value for each prompt.
+
+    `judge` gives the verdict on a response, from the number of its prompt and its text.
+    """
 
     def send(prompt: Sequence[int], number: int, repetition: int, cache_salt: str) -> Run:
         own = {key: each[number] if isinstance(each, list) else each for key, each in options.items()}
         response, seconds = generate(client, prompt, max_new_tokens, way, cache_salt, **own)
         tokens = checksum([token.id for token in response.tokens])
-        return Run(number, repetition, seconds, response.statistics, tokens)
+        verdict = judge(number, response.text)
+        return Run(number, repetition, seconds, response.statistics, tokens, len(prompt), verdict)
 
     return send
 
@@ -111,6 +138,17 @@ def forwards_per_token(runs: Sequence[Run]) -> float:
     return share(_sum(runs, "drafter_forwards"), _sum(runs, "emitted"))
 
 
+def cached_share(runs: Sequence[Run]) -> float:
+    """Return the prompt tokens whose KV was reused, divided by all prompt tokens."""
+    return share(_sum(runs, "cached_tokens"), sum(run.prompt_tokens for run in runs))
+
+
+def accuracy(runs: Sequence[Run]) -> float | None:
+    """Return the share of right responses; None if nothing verifies them."""
+    verdicts = [run.is_solved for run in runs if run.is_solved is not None]
+    return share(sum(verdicts), len(verdicts)) if verdicts else None
+
+
 def _sum(runs: Sequence[Run], *names: str) -> float:
     return total(runs, lambda statistics: float(sum(getattr(statistics, name) for name in names)))
 
@@ -139,6 +177,8 @@ FIGURES: tuple[Figure[Compared], ...] = (
     Figure("ratio", lambda c: compare(c[1], c[2]), {"relative to the first": TIMES, "95% interval": AROUND}),
     Figure("tau", lambda c: tau(c[1]) or None, {"tau": "{:.2f}"}),
     Figure("same", _same, {"same": "{:.0%}"}),
+    Figure("accuracy", lambda c: accuracy(c[1]), {"accuracy": "{:.1%}"}),
+    Figure("cached_share", lambda c: cached_share(c[1]) or None, {"cached": "{:.1%}"}),
     _share("draft_length", "drafts of", "{:.1f}", "drafted", "rounds"),
     _share("accepted_share", "accepted", "{:.0%}", "accepted", "drafted"),
     _share("forwards_per_token", "forwards", "{:.2f}", "drafter_forwards", "emitted"),

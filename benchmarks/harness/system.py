@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 BUILD = ROOT / "build"
 RESULTS = ROOT / "benchmarks" / "results"
 DEMO_MODELS = ROOT / "demo" / "models"
-_START_TIMEOUT_S, GRACE_S, _SCRAPE_TIMEOUT_S = 240.0, 20.0, 10.0
+_START_TIMEOUT_S, GRACE_S, _SCRAPE_TIMEOUT_S = 600.0, 20.0, 10.0
 METRICS = {"metrics_port": 0}
 """Telemetry settings that serve metrics at a free port."""
 
@@ -174,9 +174,12 @@ def running_fleets(
         yield dict(zip(found, clients, strict=True))
 
 
-def model_flags(folder: Path, dtype: str, max_sequences: int = 8, kv_tokens: int = 8192) -> Flags:
-    """Return the flags of a service with a model in one thread."""
-    model = ("--model", str(folder), "--dtype", dtype, "--threads", "1")
+def model_flags(
+    folder: Path, dtype: str, max_sequences: int = 8, kv_tokens: int = 8192, threads: int = 1
+) -> Flags:
+    """Return the flags of a service with a model; a GGUF file has its own type."""
+    kind = ("--engine", "llamacpp") if folder.suffix == ".gguf" else ("--dtype", dtype)
+    model = ("--model", str(folder), *kind, "--threads", str(threads))
     return (*model, *_memory_flags(max_sequences, kv_tokens))
 
 

@@ -1,4 +1,4 @@
-"""Objects in processes of their own, each with one thread for torch, whose methods a scenario calls."""
+"""Objects in processes of their own, with threads of their own for torch, whose methods a scenario calls."""
 
 import multiprocessing
 import sys
@@ -33,14 +33,14 @@ class Worker:
 
 
 @contextmanager
-def worker(make: Callable[..., object], *arguments: object) -> Iterator[Worker]:
+def worker(make: Callable[..., object], *arguments: object, threads: int = 1) -> Iterator[Worker]:
     """Yield a worker with the object that `make` returns; its process ends with the block.
 
     Raises:
         NotReady: The object could not be made.
     """
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        _result(pool.submit(_make, make, arguments))
+        _result(pool.submit(_make, make, arguments, threads))
         yield Worker(pool)
 
 
@@ -51,11 +51,11 @@ def _result(future: "Future[Any]") -> Any:
         raise NotReady(f"a benchmark's worker failed: {type(error).__name__}: {error}") from error
 
 
-def _make(make: Callable[..., object], arguments: tuple[object, ...]) -> None:
+def _make(make: Callable[..., object], arguments: tuple[object, ...], threads: int) -> None:
     global _made
     # NOTE: the module of `make` is imported by now; simulated objects need no torch, whose import takes 2 s.
     if (torch := sys.modules.get("torch")) is not None:
-        torch.set_num_threads(1)
+        torch.set_num_threads(threads)
     _made = make(*arguments)
 
 

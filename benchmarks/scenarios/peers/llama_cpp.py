@@ -1,7 +1,6 @@
 """llama.cpp: its server in a process of its own, asked over HTTP on loopback."""
 
-import os
-import socket
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,12 +8,12 @@ from pathlib import Path
 
 import httpx2
 
+from benchmarks.harness.program import running
 from benchmarks.scenarios.peers.plan import Answer
-from benchmarks.scenarios.peers.program import Process, running
-from flyserve.core.errors import ConfigError, NotReady
+from flyserve.core.errors import NotReady
 
-_START_TIMEOUT_S, _TIMEOUT_S, _POLL_S = 120.0, 600.0, 0.1
-_CONTEXT_TOKENS = 2048
+_TIMEOUT_S = 600.0
+_SCRIPT = Path(__file__).with_name("llama_server.py")
 
 
 class LlamaCpp:
@@ -52,44 +51,21 @@ class LlamaCpp:
 
 
 @contextmanager
-def llama_cpp(server: Path, model: Path, ending_ids: Sequence[int]) -> Iterator[LlamaCpp]:
-    """Yield llama.cpp's server with one thread; its process ends with the block.
+def llama_cpp(
+    model: Path, threads: int, ngram: str, ending_ids: Sequence[int], script: Path = _SCRIPT
+) -> Iterator[LlamaCpp]:
+    """Yield llama.cpp's server; its process ends with the block.
 
     Args:
-        server: The program `llama-server`.
         model: GGUF file.
+        threads: Threads that decode.
+        ngram: Kind of its look-up; "" is none.
         ending_ids: Stop tokens of the model.
+        script: Program that reports the server's URL.
 
     Raises:
-        ConfigError: There is no such program.
-        NotReady: It ends, or does not answer in time; the error has its last line.
+        NotReady: It ends before it serves; the error has its last line.
     """
-    if not os.access(server, os.X_OK) or server.is_dir():
-        raise ConfigError(f"llama_server: {server} is not a program")
-    port = _free_port()
-    url = f"http://127.0.0.1:{port}"
-    command = [str(server), "-m", str(model), "--host", "127.0.0.1", "--port", str(port)]
-    command += ["-t", "1", "-tb", "1", "-c", str(_CONTEXT_TOKENS), "-np", "1"]
-    with running(command, lambda process: _await_health(process, url), has_pipes=False):
-        yield LlamaCpp(url, ending_ids)
-
-
-def _await_health(process: Process, url: str) -> None:
-    deadline = time.monotonic() + _START_TIMEOUT_S
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise NotReady(f"ended with status {process.returncode}")
-        try:
-            if httpx2.get(f"{url}/health", timeout=_POLL_S * 10).is_success:
-                return
-        except httpx2.HTTPError:
-            pass  # it does not listen yet
-        time.sleep(_POLL_S)
-    raise NotReady(f"was not ready after {_START_TIMEOUT_S:.0f} s")
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
+    flags = (str(model), str(threads), *filter(None, [ngram]))
+    with running(sys.executable, script, *flags) as program:
+        yield LlamaCpp(program.word, ending_ids)

@@ -1,4 +1,4 @@
-"""The amount of measuring, the ways of decoding through the stack, and the pairs with their prompts."""
+"""The amount of measuring, the ways of decoding, and the models with their prompts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,36 +9,29 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
-from benchmarks.aligned_pair.recipe import PairRecipe
-from benchmarks.harness.client import PLAIN, Prompts, demo_prompts, random_prompts, speculation
+from benchmarks.harness.client import PLAIN, Prompts, demo_prompts, speculation
 from benchmarks.harness.command import BasePlan, Quick
-from benchmarks.harness.system import BUILD, DEMO_MODELS
+from benchmarks.harness.program import Program
+from benchmarks.harness.system import DEMO_MODELS
+from benchmarks.harness.workloads import draw, renderer
 from demo.real.fetch import SMOLLM2, model_folder
 from flyserve.core.request import SpeculationParams
 from flyserve.core.types import Mode
-from router.text.chat_template import ChatTemplate
-from router.text.tokenizer import Tokenizer
 
 BASELINE = "transformers generate"
-REAL = "smollm2"
+REAL, DEMO = "smollm2", "demo"
+PARTS = {f"{model}-{threads}": (model, threads) for model, threads in product((REAL, DEMO), (1, 2))}
+"""Model and threads of each part."""
 DRAFT_LENGTH = 15
 LOOKUP_TOKENS = 10
 """The value in transformers' own documentation."""
-_EXACT = speculation(Mode.EXACT, DRAFT_LENGTH, sub_drafter=False)
-_FLY = speculation(Mode.FLY, DRAFT_LENGTH, sub_drafter=False)
-WITH_DRAFTER: Mapping[str, SpeculationParams] = {
+NGRAMS = ("ngram-mod", "ngram-simple")
+"""Kinds of llama.cpp's own look-up: its default, and the one that drafts after fewer equal tokens."""
+MODES: Mapping[str, SpeculationParams] = {
     "plain": PLAIN,
-    "exact": _EXACT,
-    "FLy": _FLY,
-    "FLy official": speculation(Mode.FLY, DRAFT_LENGTH, sub_drafter=False, preset="official"),
-    "FLy + sub-drafter": speculation(Mode.FLY, DRAFT_LENGTH, sub_drafter=True),
+    "exact": speculation(Mode.EXACT, DRAFT_LENGTH),
+    "FLy": speculation(Mode.FLY, DRAFT_LENGTH),
 }
-WITH_LOOKUP: Mapping[str, SpeculationParams] = {
-    "plain": PLAIN,
-    "exact with suffix": _EXACT,
-    "FLy with suffix": _FLY,
-}
-"""Ways of decoding through the stack, of a pair with a draft model, and of a model without one."""
 _TASKS = (
     "Repeat the following text, but change every name to 'Alex'.",
     "Copy all sentences of the following text that contain a number.",
@@ -57,6 +50,45 @@ _TEXTS = (
 )
 
 
+class Kind(StrEnum):
+    """Relation of a way's tokens to those that the weights choose one by one."""
+
+    PLAIN = "plain decoding"
+    SAME = "drafts, the same text"
+    FLY = "drafts, FLy"
+
+
+class Way(NamedTuple):
+    """A way of decoding.
+
+    Attributes:
+        bits: Bits of each weight.
+        is_ours: FlyServe decodes.
+    """
+
+    kind: Kind
+    bits: int = 16
+    is_ours: bool = False
+
+
+_OUR_KINDS = dict(zip(MODES, Kind, strict=True))
+WAYS: Mapping[str, Way] = {
+    BASELINE: Way(Kind.PLAIN),
+    "transformers prompt lookup": Way(Kind.SAME),
+    "transformers assisted": Way(Kind.SAME),
+    "published FLy loop": Way(Kind.FLY),
+    "vLLM generate": Way(Kind.PLAIN),
+    "vLLM ngram": Way(Kind.SAME),
+    "llama.cpp f16": Way(Kind.PLAIN),
+    **{f"llama.cpp f16, {ngram}": Way(Kind.SAME) for ngram in NGRAMS},
+    **{f"FlyServe {mode}": Way(kind, is_ours=True) for mode, kind in _OUR_KINDS.items()},
+    "llama.cpp Q8": Way(Kind.PLAIN, 8),
+    **{f"llama.cpp Q8, {ngram}": Way(Kind.SAME, 8) for ngram in NGRAMS},
+    **{f"FlyServe Q8 {mode}": Way(kind, 8, is_ours=True) for mode, kind in _OUR_KINDS.items()},
+}
+"""All ways by name, in the order of the table."""
+
+
 class Dtype(StrEnum):
     """Compute type of every model."""
 
@@ -69,18 +101,16 @@ class Plan(BasePlan):
     """The amount of measuring.
 
     Attributes:
-        repeat: Repetitions of every prompt under every setting.
-        dtype: Compute type of every model, in every place.
-        prompts: Prompts of every pair.
+        repeat: Repetitions of every prompt under every way.
+        dtype: Compute type of every model in 16 bits, except llama.cpp's: it has float16.
+        prompts: Prompts of every kind.
         max_new_tokens: Limit of every response; those of the demo pair end earlier.
-        llama_server: llama.cpp's program `llama-server`, measured with SmolLM2; None leaves it out.
     """
 
-    repeat: Annotated[int, Quick(1)] = 3
+    repeat: Annotated[int, Field(ge=1)] = 1
     dtype: Dtype = Dtype.BFLOAT16
-    prompts: Annotated[int, Field(ge=1, le=300), Quick(2)] = 8
-    max_new_tokens: Annotated[int, Field(ge=1, le=512), Quick(32)] = 256
-    llama_server: Path | None = None
+    prompts: Annotated[int, Field(ge=1, le=80), Quick(1)] = 4
+    max_new_tokens: Annotated[int, Field(ge=1, le=512), Quick(16)] = 96
 
 
 class Answer(NamedTuple):
@@ -103,33 +133,31 @@ Decode = Callable[[Sequence[int], int], Answer]
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A target, its drafter if it has one, and prompts."""
+    """A target, its drafter if it has one, the threads of each, and prompts by kind."""
 
     name: str
     target: Path
     drafter: Path | None
-    prompts: Prompts
+    threads: int
+    prompts: Mapping[str, Prompts]
 
 
-def load_pair(name: str, num_prompts: int) -> Pair:
-    """Return a pair, or the real model; the aligned pair is built if it does not exist yet."""
-    from benchmarks.aligned_pair.folders import ensure_pair
-
-    if name == "demo":
-        return Pair(name, DEMO_MODELS / "target", DEMO_MODELS / "drafter", demo_prompts(num_prompts))
-    if name == REAL:
-        folder = model_folder(SMOLLM2)
-        return Pair(name, folder, None, real_prompts(folder, num_prompts))
-    recipe = PairRecipe()
-    folders = ensure_pair(recipe, BUILD / "aligned")
-    prompts = random_prompts(range(recipe.vocab_size), num_prompts)
-    return Pair(name, folders.target, folders.drafter, prompts)
+def load_pair(part: str, count: int, source: Program | None) -> Pair:
+    """Return the model of a part, with `count` prompts of each kind that is here."""
+    name, threads = PARTS[part]
+    if name == DEMO:
+        folders = DEMO_MODELS / "target", DEMO_MODELS / "drafter"
+        return Pair(name, *folders, threads, {"demo problems": demo_prompts(count)})
+    folder, prompts = model_folder(SMOLLM2), dict[str, Prompts]()
+    if source is not None:
+        prompts = {kind: draw(source, kind, folder, count, 0).prompts for kind in ("chat", "code")}
+    return Pair(name, folder, None, threads, {**prompts, "edits": edits(folder, count)})
 
 
-def real_prompts(folder: Path, count: int) -> Prompts:
+def edits(folder: Path, count: int) -> Prompts:
     """Return chats that rewrite or extract, as tokens of a model; beyond 16 they repeat."""
-    template = ChatTemplate(Tokenizer.load(folder))
     asked = [f"{task}\n\n{text}" for text, task in product(_TEXTS, _TASKS)]
     # Neighbours differ in text and in task: a short run has some of each.
     mixed = [asked[(5 * place) % len(asked)] for place in range(count)]
-    return tuple(template.render([{"role": "user", "content": text}], {}) for text in mixed)
+    render = renderer(folder)
+    return tuple(render({"messages": [{"role": "user", "content": text}]}) for text in mixed)

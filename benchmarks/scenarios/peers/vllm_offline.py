@@ -1,7 +1,7 @@
-"""vLLM's own offline engine: `vllm_offline.py FOLDER DTYPE MAX_SEQUENCES`, by an interpreter that has vLLM.
+"""vLLM's own offline engine, by an interpreter that has vLLM: `vllm_offline.py FOLDER DTYPE THREADS DRAFTS`.
 
-Prints "ready". Then it decodes each line of stdin, a JSON object with `prompts`, `max_new_tokens` and
-`ending_ids`, all prompts at once, and prints an object with the `tokens` of each prompt and the `seconds`.
+DRAFTS is vLLM's `speculative_config` in JSON, or null. Answers `prompt`, `max_new_tokens` and `ending_ids`
+with the tokens of the response and its seconds.
 """
 
 import json
@@ -12,39 +12,37 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from benchmarks.harness.program import serve
 from services.engine.vllm.library import load_library
 from services.engine.vllm_args import DEFAULT_CPU_KV_BYTES, environment
 from services.target.config import VllmTargetConfig
 
 
 def main() -> None:
-    folder, dtype, max_sequences = sys.argv[1:]
-    # NOTE: only answers go to stdout; libraries print as well.
-    answers, _ = os.fdopen(os.dup(1), "w", buffering=1), os.dup2(2, 1)
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    load_library("cpu", environment(VllmTargetConfig(model=Path(folder), threads=1), os.environ))
-    from vllm import LLM, SamplingParams
+    folder, dtype, threads, drafts = sys.argv[1:]
 
-    arguments: dict[str, Any] = {"enforce_eager": True, "block_size": 32, "skip_tokenizer_init": True}
-    arguments |= {"max_num_seqs": int(max_sequences), "kv_cache_memory_bytes": DEFAULT_CPU_KV_BYTES}
-    llm = LLM(folder, dtype=dtype, **arguments)
-    print("ready", file=answers)
-    for line in sys.stdin:
-        asked = json.loads(line)
-        params = SamplingParams(
-            temperature=0.0,
-            max_tokens=asked["max_new_tokens"],
-            stop_token_ids=asked["ending_ids"],
-            ignore_eos=True,
-            detokenize=False,
-        )
-        # A salt of its own: no prompt is found in the cache of an earlier one.
-        batch = [{"prompt_token_ids": ids, "cache_salt": uuid4().hex} for ids in asked["prompts"]]
-        started = time.perf_counter()
-        outputs = llm.generate(batch, params, use_tqdm=False)
-        seconds = time.perf_counter() - started
-        tokens = [list(output.outputs[0].token_ids) for output in outputs]
-        print(json.dumps({"tokens": tokens, "seconds": seconds}), file=answers)
+    def start() -> tuple[str, Any]:
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+        config = VllmTargetConfig(model=Path(folder), threads=int(threads))
+        load_library("cpu", environment(config, os.environ))
+        from vllm import LLM, SamplingParams
+
+        arguments: dict[str, Any] = {"enforce_eager": True, "block_size": 32, "skip_tokenizer_init": True}
+        arguments |= {"max_num_seqs": 1, "kv_cache_memory_bytes": DEFAULT_CPU_KV_BYTES}
+        llm = LLM(folder, dtype=dtype, speculative_config=json.loads(drafts), **arguments)
+
+        def decode(prompt: list[int], max_new_tokens: int, ending_ids: list[int]) -> tuple[list[int], float]:
+            limits = {"max_tokens": max_new_tokens, "stop_token_ids": ending_ids, "ignore_eos": True}
+            params = SamplingParams(temperature=0.0, detokenize=False, **limits)
+            # A salt of its own: no prompt is found in the cache of an earlier one.
+            asked = {"prompt_token_ids": prompt, "cache_salt": uuid4().hex}
+            started = time.perf_counter()
+            (output,) = llm.generate([asked], params, use_tqdm=False)
+            return list(output.outputs[0].token_ids), time.perf_counter() - started
+
+        return "", decode
+
+    serve(start)
 
 
 if __name__ == "__main__":

@@ -1,53 +1,40 @@
-"""The ways of decoding of one pair: FlyServe's stack, and other programs, each in a process of its own."""
+"""The ways of decoding with one model: FlyServe's services, and programs of others in their processes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from benchmarks.harness.command import Context
-from benchmarks.harness.deployed import deployed, one_of_each
+from benchmarks.harness.program import named_python
 from benchmarks.harness.runs import Run, Send, checksum, sender
+from benchmarks.harness.system import Flags, model_flags, running_fleets
 from benchmarks.harness.worker import Worker, worker
 from benchmarks.scenarios.peers.llama_cpp import llama_cpp
-from benchmarks.scenarios.peers.plan import (
-    BASELINE,
-    DRAFT_LENGTH,
-    REAL,
-    WITH_DRAFTER,
-    WITH_LOOKUP,
-    Decode,
-    Pair,
-    Plan,
-)
+from benchmarks.scenarios.peers.plan import BASELINE, DEMO, MODES, NGRAMS, WAYS, Decode, Pair, Plan
 from benchmarks.scenarios.peers.published_loop import PublishedLoop
 from benchmarks.scenarios.peers.transformers_peer import TransformersPeer
-from benchmarks.scenarios.peers.vllm_peer import flyserve_on_vllm, offline_vllm, vllm_python
-from demo.real.fetch import SMOLLM2, gguf_file
-from flyserve.client import Client
-from flyserve.core.request import SpeculationParams
+from benchmarks.scenarios.peers.vllm_peer import NGRAM, VARIABLE, offline_vllm
+from demo.real.fetch import GGUF_KINDS, SMOLLM2, gguf_file
 from flyserve.core.response import Statistics
 from router.text.tokenizer import Tokenizer
 
-_ROOM = 4
-"""Sequences of every engine, of which one decodes."""
+_SUFFIX: Flags = ("services.lookup", "--role", "drafter", "--engine", "suffix")
+_NAMES = dict(zip(GGUF_KINDS, ("f16", "Q8"), strict=True))
 
 
 @contextmanager
 def running_ways(pair: Pair, plan: Plan, context: Context) -> Iterator[dict[str, Send]]:
     """Yield every way of decoding that is here, by name; the baseline is the first one."""
     with ExitStack() as stack:
-        context.say(f"{pair.name} pair: starting the workers")
+        context.say(f"{pair.name}, {pair.threads} threads: starting the programs")
         decoders = _transformers(stack, pair, plan)
-        # NOTE: after the workers: the deployment's end stops the processes that were started while it ran.
-        deployment = one_of_each(pair.target, pair.drafter, plan.dtype, _ROOM, DRAFT_LENGTH)
-        running = stack.enter_context(
-            deployed(deployment, f"the {pair.name} pair's services", context.verbose)
-        )
-        ways = WITH_LOOKUP if pair.drafter is None else WITH_DRAFTER
-        sends = _sends(stack, "stack", running.address, ways, plan)
-        if pair.name == REAL:
-            others, on_vllm = _others(stack, pair, plan, context)
-            decoders, sends = decoders | others, sends | on_vllm
-        yield {name: as_send(each, plan.max_new_tokens) for name, each in decoders.items()} | sends
+        if pair.name != DEMO:
+            decoders |= _vllm(stack, pair, plan, context) | _llama_cpp(stack, pair)
+        sends = {name: as_send(each, plan.max_new_tokens) for name, each in decoders.items()}
+        sends |= _flyserve(stack, pair, pair.target, "FlyServe", plan)
+        if pair.name != DEMO:
+            sends |= _flyserve(stack, pair, gguf_file(SMOLLM2, kind=GGUF_KINDS[1]), "FlyServe Q8", plan)
+        yield {name: sends[name] for name in WAYS if name in sends}
 
 
 def as_send(decode: Decode, max_new_tokens: int) -> Send:
@@ -70,11 +57,13 @@ def _transformers(stack: ExitStack, pair: Pair, plan: Plan) -> dict[str, Decode]
     if pair.drafter is not None:
         methods["transformers assisted"] = "assisted"
     workers = {
-        name: stack.enter_context(worker(TransformersPeer, *models, method))
+        name: stack.enter_context(worker(TransformersPeer, *models, method, threads=pair.threads))
         for name, method in methods.items()
     }
     if pair.drafter is not None:
-        workers["published FLy loop"] = stack.enter_context(worker(PublishedLoop, *models))
+        workers["published FLy loop"] = stack.enter_context(
+            worker(PublishedLoop, *models, threads=pair.threads)
+        )
     return {name: _asking(each) for name, each in workers.items()}
 
 
@@ -82,28 +71,40 @@ def _asking(peer: Worker) -> Decode:
     return lambda prompt, max_new_tokens: peer.ask("decode", prompt, max_new_tokens)
 
 
-def _others(
-    stack: ExitStack, pair: Pair, plan: Plan, context: Context
-) -> tuple[dict[str, Decode], dict[str, Send]]:
-    """Start llama.cpp and vLLM with the real model, if they are here."""
-    decoders, sends, ending_ids = dict[str, Decode](), dict[str, Send](), Tokenizer.load(pair.target).eos_ids
-    if plan.llama_server is None:
-        context.say("llama.cpp: left out; `--set llama_server=PATH` names its program llama-server")
-    else:
-        server = stack.enter_context(llama_cpp(plan.llama_server, gguf_file(SMOLLM2), ending_ids))
-        decoders["llama.cpp"] = server.decode
-    if (python := vllm_python()) is None:
-        context.say("vLLM: left out; the variable VLLM_PYTHON names an interpreter that has it")
-    else:
-        model = python, pair.target, plan.dtype.value, _ROOM
-        decoders["vLLM generate"] = stack.enter_context(offline_vllm(*model, ending_ids)).decode
-        address = stack.enter_context(flyserve_on_vllm(*model))
-        sends = _sends(stack, "stack on vLLM", address, WITH_LOOKUP, plan)
-    return decoders, sends
+def _llama_cpp(stack: ExitStack, pair: Pair) -> dict[str, Decode]:
+    """Start llama.cpp with the same weights in 16 and in 8 bits, without drafts and with each look-up."""
+    ending_ids = Tokenizer.load(pair.target).eos_ids
+    return {
+        ", ".join(filter(None, [f"llama.cpp {name}", ngram])): stack.enter_context(
+            llama_cpp(gguf_file(SMOLLM2, kind=kind), pair.threads, ngram, ending_ids)
+        ).decode
+        for kind, name in _NAMES.items()
+        for ngram in ("", *NGRAMS)
+    }
 
 
-def _sends(
-    stack: ExitStack, place: str, address: str, ways: Mapping[str, SpeculationParams], plan: Plan
-) -> dict[str, Send]:
-    client = stack.enter_context(Client(address))
-    return {f"{place}, {name}": sender(client, way, plan.max_new_tokens) for name, way in ways.items()}
+def _vllm(stack: ExitStack, pair: Pair, plan: Plan, context: Context) -> dict[str, Decode]:
+    """Start vLLM without drafts and with its look-up, if it is here."""
+    if (python := named_python(VARIABLE)) is None:
+        context.say(f"vLLM: left out; the variable {VARIABLE} names an interpreter that has it")
+        return {}
+    model, ending_ids = (
+        (python, pair.target, plan.dtype.value, pair.threads),
+        Tokenizer.load(pair.target).eos_ids,
+    )
+    return {
+        name: stack.enter_context(offline_vllm(*model, speculation, ending_ids))
+        for name, speculation in {"vLLM generate": "null", "vLLM ngram": NGRAM}.items()
+    }
+
+
+def _flyserve(stack: ExitStack, pair: Pair, target: Path, name: str, plan: Plan) -> dict[str, Send]:
+    """Start router, target and drafter: a model if there is one, else the engine `suffix`."""
+    size = {"max_sequences": 4, "kv_tokens": 4096, "threads": pair.threads}
+    flags = {each: model_flags(each, plan.dtype.value, **size) for each in (target, pair.drafter) if each}
+    drafter = ("services.drafter", *flags[pair.drafter]) if pair.drafter else _SUFFIX
+    fleets = running_fleets(
+        ("services.target", *flags[target]), {name: [drafter]}, config={name: {"model": str(pair.target)}}
+    )
+    client = stack.enter_context(fleets)[name]
+    return {f"{name} {mode}": sender(client, way, plan.max_new_tokens) for mode, way in MODES.items()}

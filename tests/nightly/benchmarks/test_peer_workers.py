@@ -9,11 +9,14 @@ import torch
 
 from benchmarks.aligned_pair.folders import PairFolders, ensure_pair
 from benchmarks.aligned_pair.recipe import PairRecipe, Shape
-from benchmarks.harness.deployed import one_of_each
 from benchmarks.harness.worker import worker
+from benchmarks.scenarios.peers.llama_cpp import llama_cpp
+from benchmarks.scenarios.peers.plan import NGRAMS
 from benchmarks.scenarios.peers.published_loop import PublishedLoop
 from benchmarks.scenarios.peers.transformers_peer import TransformersPeer
 from flyserve.core.errors import NotReady
+from tests.support.gguf_files import gguf_of
+from tests.support.tiny_models import make_tiny
 
 RECIPE = PairRecipe(
     target=Shape(64, 96, 2, 4, 2), drafter=Shape(32, 48, 1, 2, 1), vocab_size=256, context_length=512
@@ -57,10 +60,32 @@ def test_a_worker_answers_what_its_peer_does_and_reports_the_cause_of_a_failure(
         stack.enter_context(worker(PublishedLoop, Path("nowhere"), folders.drafter, "float32"))
 
 
-def test_the_stack_is_one_replica_of_each_tier_in_one_type(folders: PairFolders) -> None:
-    deployment = one_of_each(folders.target, folders.drafter, "float32", 16, 15)
-    assert deployment.drafter is not None and deployment.sub_drafter is not None
-    for tier in (deployment.target, deployment.drafter):
-        assert (tier.replicas, tier.threads, tier.dtype.value) == (1, 1, "float32")
-    alone = one_of_each(folders.target, None, "float32", 16, 15)
-    assert alone.drafter is not None and alone.drafter.engine == "suffix" and alone.sub_drafter is None
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_worker_has_its_threads(folders: PairFolders, threads: int) -> None:
+    with worker(ThreadCount, folders.target, threads=threads) as started:
+        assert started.ask("count") == threads
+
+
+class ThreadCount:
+    """A model's process, asked for its threads."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def count(self) -> int:
+        return torch.get_num_threads()
+
+
+def test_llama_cpp_decodes_alike_with_each_of_its_look_ups(tmp_path: Path) -> None:
+    file = gguf_of(make_tiny("llama"), tmp_path / "llama.gguf")
+    prompt, found = [*range(5, 25)] * 4, list[tuple[int, ...]]()
+    for ngram in ("", *NGRAMS):
+        with llama_cpp(file, 1, ngram, ()) as peer:
+            found.append(peer.decode(prompt, 40).tokens)
+    assert len(found[0]) == 40 and found[1:] == found[:1] * len(NGRAMS)
+
+
+def test_a_file_that_llama_cpp_cannot_read_is_an_error(tmp_path: Path) -> None:
+    ended = pytest.raises(NotReady, match=r"llama_server.py (ended before it was ready|failed)")
+    with ended, llama_cpp(tmp_path / "none.gguf", 1, "", ()):
+        pass

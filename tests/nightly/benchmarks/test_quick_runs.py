@@ -36,14 +36,23 @@ def test_load_is_measured_up_to_the_highest_level(tmp_path: Path) -> None:
     assert all(each["tokens_per_s"]["value"] > 0 for each in measured.values())
 
 
-def test_drafting_ahead_and_problems_that_come_again_are_measured(tmp_path: Path) -> None:
-    """Engines that wait draft ahead; the response cache spares forwards when a problem comes again."""
-    found = run_benchmark("acceleration", tmp_path, "--part", "draft-ahead", "--part", "lookup")
+def test_drafting_ahead_is_measured(tmp_path: Path) -> None:
+    found = run_benchmark("acceleration", tmp_path, "--part", "draft-ahead")
     ((without, ahead),) = found["figures"]["draft-ahead"].values()
     assert without["ahead_share"] is None and ahead["ahead_share"] > 0.1
-    assert without["verify_ms"] >= 24 and len(found["goals"]) == 3
-    first, again = ({row["name"]: row for row in rows} for rows in found["figures"]["lookup"].values())
-    assert again["suffix, exact"]["draft_length"] > first["suffix, exact"]["draft_length"]
+    assert without["verify_ms"] >= 24 and len(found["goals"]) == 1
+
+
+def test_peers_are_measured_part_by_part(tmp_path: Path) -> None:
+    run_benchmark("peers", tmp_path, "--part", "demo-1")
+    found = run_benchmark("peers", tmp_path, "--part", "demo-2", "--join")
+    assert list(found["runs"]) == ["demo-1", "demo-2"] and found["plan"]["prompts"] == 1
+    for part in found["runs"].values():
+        ways = part["demo problems"]
+        assert {"published FLy loop", "transformers assisted", "FlyServe FLy"} < ways.keys()
+        assert all(run["statistics"]["emitted"] > 0 for runs in ways.values() for run in runs)
+    page = (tmp_path / "peers.md").read_text()
+    assert "demo problems, 1 thread | demo problems, 2 threads |" in page
 
 
 def test_a_short_mixed_load_leaves_nothing_open_and_every_answer_as_it_was(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
-"""The scenario `peers`: its ways of decoding, what is left out, its report."""
+"""The scenario `peers`: who wins where, what is left out, its report, its parts from several runs."""
 
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,58 +10,146 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from benchmarks.harness.command import Context
+from benchmarks.harness.command import Context, earlier_parts
 from benchmarks.harness.machine import this_machine
-from benchmarks.harness.runs import Run, checksum
+from benchmarks.harness.runs import Parts, Run, Runs, checksum, measure_parts
 from benchmarks.scenarios import peers
-from benchmarks.scenarios.peers import Plan
-from benchmarks.scenarios.peers.plan import BASELINE, REAL, WITH_DRAFTER, WITH_LOOKUP, Answer
-from benchmarks.scenarios.peers.vllm_peer import offline_vllm, vllm_python
+from benchmarks.scenarios.peers import PARTS, Plan
+from benchmarks.scenarios.peers.plan import BASELINE, MODES, WAYS, Answer, Kind, edits
+from benchmarks.scenarios.peers.table import duel, make_goals
+from benchmarks.scenarios.peers.vllm_peer import offline_vllm
 from benchmarks.scenarios.peers.ways import as_send
 from flyserve.core.errors import ConfigError, NotReady
+from flyserve.core.response import Statistics
+from tests.support.processes import ROOT
+
+SECONDS = {BASELINE: 4.0, "transformers prompt lookup": 2.0, "llama.cpp f16": 1.0, "llama.cpp Q8": 0.5} | {
+    "FlyServe plain": 2.0,
+    "FlyServe exact": 0.8,
+    "FlyServe FLy": 0.4,
+}
 
 
-def test_another_program_is_compared_by_its_tokens_its_time_and_its_tau(tmp_path: Path) -> None:
+def runs(**seconds: float) -> Runs:
+    """Return three responses of ten tokens by each way."""
+    times = {**SECONDS, **{name.replace("_", " "): each for name, each in seconds.items()}}
+    return {
+        name: [Run(number, 0, each, Statistics(emitted=10), 1) for number in range(3)]
+        for name, each in times.items()
+    }
+
+
+def test_another_program_is_compared_by_its_tokens_its_time_and_its_tau() -> None:
     def decode(prompt: Sequence[int], max_new_tokens: int) -> Answer:
         return Answer((7,) * max_new_tokens, 2.0)
 
-    base = [as_send(decode, 10)((1, 2), number, 0, "") for number in range(3)]
-    assert base[0].checksum == checksum([7] * 10) != checksum([7] * 9)
-    assert (base[0].statistics.emitted, base[0].statistics.draft_rounds) == (10, 0)
-    drafted = as_send(lambda prompt, count: Answer((7,) * count, 1.0, tau=5.0), 10)
-    runs = {BASELINE: base, "published FLy loop": [drafted((1, 2), number, 0, "") for number in range(3)]}
-    runs["llama.cpp"] = [replace(run, seconds=4.0, checksum=1) for run in base]
-    page = peers.make_report(this_machine(), Plan(), {"demo": runs}).write(tmp_path, tmp_path).read_text()
-    assert "| transformers generate | 5 | 1.00x | 1.00 to 1.00 | - | 100% |" in page
-    assert "| published FLy loop | 10 | 2.00x | 2.00 to 2.00 | 5.00 | 100% |" in page
-    assert "| llama.cpp | 2 | 0.50x | 0.50 to 0.50 | - | 0% |" in page
-    assert (tmp_path / "peers-demo.svg").is_file() and isinstance(runs[BASELINE][0], Run)
+    plain = as_send(decode, 10)((1, 2), 0, 0, "")
+    assert plain.checksum == checksum([7] * 10) != checksum([7] * 9)
+    assert (plain.statistics.emitted, plain.statistics.draft_rounds, plain.seconds) == (10, 0, 2.0)
+    drafted = as_send(lambda prompt, count: Answer((7,) * count, 1.0, tau=5.0), 10)((1, 2), 0, 0, "")
+    assert (drafted.statistics.tau, drafted.statistics.draft_rounds) == (5.0, 1)
 
 
-def test_a_model_without_a_drafter_has_looked_up_drafts_alone() -> None:
-    assert {way.mode for way in WITH_DRAFTER.values()} == {way.mode for way in WITH_LOOKUP.values()}
-    assert not any(way.sub_drafter for way in WITH_LOOKUP.values())
-    assert {name for name, way in WITH_DRAFTER.items() if way.preset} == {"FLy official"}
+def test_the_fastest_ways_that_may_answer_are_compared() -> None:
+    plain = duel(runs(), 16, Kind.PLAIN)
+    assert plain and str(plain) == "llama.cpp f16: FlyServe 0.50x"
+    same, fly = duel(runs(), 16, Kind.SAME), duel(runs(), 16, Kind.FLY)
+    assert same and (same.ours, str(same)) == ("FlyServe exact", "**FlyServe**, 1.25x llama.cpp f16")
+    assert fly and (fly.ours, fly.other) == ("FlyServe FLy", "llama.cpp f16")
+    assert duel(runs(), 8, Kind.PLAIN) is None
+    noisy = runs()
+    noisy["FlyServe plain"] = [
+        replace(run, seconds=s) for run, s in zip(noisy["FlyServe plain"], (0.5, 1.0, 2.0), strict=True)
+    ]
+    even = duel(noisy, 16, Kind.PLAIN)
+    assert even and str(even).startswith("even, 0.86x llama.cpp f16")
 
 
-def test_vllm_is_named_by_its_interpreter(tmp_path: Path) -> None:
-    assert vllm_python({}) is None and vllm_python({"VLLM_PYTHON": sys.executable}) == sys.executable
-    with pytest.raises(ConfigError, match=f"VLLM_PYTHON: {tmp_path}/none is not a program"):
-        vllm_python({"VLLM_PYTHON": f"{tmp_path}/none"})
+def test_one_table_has_every_way_in_every_place_after_the_winners(tmp_path: Path) -> None:
+    demo = {name: own for name, own in runs().items() if "llama" not in name}
+    parts: Parts = {"smollm2-1": {"chat": runs(), "code": runs()}, "demo-2": {"demo problems": demo}}
+    report = peers.make_report(this_machine(), Plan(), parts)
+    page = report.write(tmp_path, tmp_path).read_text()
+    first = page.splitlines()[0]
+    assert first.startswith("Measured at commit ") and "torch thread" not in first
+    heads = "chat, 1 thread | code, 1 thread | demo problems, 2 threads |"
+    assert page.index(f"|  | {heads}") < page.index(f"| tokens/s | {heads}")
+    assert "| llama.cpp f16 | 10 (4.00x) | 10 (4.00x) | - |" in page
+    assert "| FlyServe plain | 5 (2.00x) | 5 (2.00x) | 5 (2.00x) |" in page
+    assert (
+        "| 16 bits, token by token | llama.cpp f16: FlyServe 0.50x | llama.cpp f16: FlyServe 0.50x |" in page
+    )
+    assert "**FlyServe**, 2.00x transformers generate |" in page and "vLLM generate" not in page
+    assert (tmp_path / "peers-smollm2-1.svg").is_file() and (tmp_path / "peers-demo-2.svg").is_file()
+
+
+def test_the_goals_are_of_the_real_model(tmp_path: Path) -> None:
+    parts: Parts = {"smollm2-2": {"chat": runs(), "edits": runs(FlyServe_exact=1.0)}, "demo-1": {"x": runs()}}
+    goals = {goal.name: goal for goal in make_goals(parts)}
+    assert list(goals) == [
+        "token by token, 2 thread(s)",
+        "drafts, chat, 2 threads",
+        "drafts, edits, 2 threads",
+    ]
+    assert [goal.verdict for goal in goals.values()] == ["missed", "met", "missed"]
+
+
+def test_every_way_of_flyserve_has_its_kind() -> None:
+    ours = {name: way.kind for name, way in WAYS.items() if way.is_ours and way.bits == 16}
+    assert ours == {f"FlyServe {mode}": kind for mode, kind in zip(MODES, Kind, strict=True)}
+    assert WAYS[BASELINE] == WAYS["vLLM generate"] and not any(way.is_ours for way in (WAYS[BASELINE],))
+
+
+def test_neighbouring_edits_differ_in_text_and_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = list[str]()
+    monkeypatch.setattr(
+        "benchmarks.scenarios.peers.plan.renderer",
+        lambda folder: lambda item: shown.append(item["messages"][0]["content"]) or (),
+    )
+    assert len(edits(Path(), 17)) == 17
+    tasks, texts = zip(*(each.split("\n\n", 1) for each in shown), strict=True)
+    assert len(set(shown)) == 16 and shown[16] == shown[0]
+    assert len(set(tasks[:4])) == len(set(texts[:4])) == 4
+
+
+def test_parts_of_several_runs_make_one_report(tmp_path: Path) -> None:
+    machine, plan = this_machine(), Plan()
+    first = peers.make_report(machine, plan, {"demo-1": {"demo problems": runs()}})
+    first.data["machine"] = machine
+    first.write(tmp_path, tmp_path)
+    earlier = earlier_parts("peers", tmp_path, machine, plan)
+    context = Context(machine, Console(file=StringIO()), only=("demo-2",), earlier=earlier)
+    found = measure_parts(context, PARTS, lambda part: {"demo problems": runs(FlyServe_FLy=0.1)})
+    assert list(found) == ["demo-1", "demo-2"] and found["demo-1"] == {"demo problems": runs()}
+    assert found["demo-2"]["demo problems"]["FlyServe FLy"][0].seconds == 0.1
+    for other, changed in ((replace(machine, commit="other"), plan), (machine, replace(plan, prompts=9))):
+        with pytest.raises(ConfigError, match="measure all again"):
+            earlier_parts("peers", tmp_path, other, changed)
+
+
+def test_results_that_are_cut_or_missing_or_of_another_scenario_cannot_be_joined(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--join: .*peers.json is missing"):
+        earlier_parts("peers", tmp_path, this_machine(), Plan())
+    (tmp_path / "peers.json").write_text('{"machine": {"comm')
+    with pytest.raises(ConfigError, match=r"--join: .*peers.json cannot be read"):
+        earlier_parts("peers", tmp_path, this_machine(), Plan())
+    with pytest.raises(ConfigError, match="--join: soak is measured in one run; only peers, real"):
+        earlier_parts("soak", tmp_path, this_machine(), Plan())
 
 
 def test_a_vllm_that_cannot_start_is_reported_with_its_last_words(tmp_path: Path) -> None:
     with (
-        pytest.raises(
-            NotReady, match=r"vllm_offline.py .*ended before it was ready; it printed last: .*vLLM"
-        ),
-        offline_vllm(sys.executable, tmp_path, "float32", 1, ()),
+        pytest.raises(NotReady, match=r"vllm_offline.py ended before it was ready; it printed last: .*vLLM"),
+        offline_vllm(sys.executable, tmp_path, "float32", 1, "null", ()),
     ):
         pass
 
 
 def test_a_missing_model_is_left_out_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "is_fetched", lambda model: False)
+    monkeypatch.setattr("benchmarks.harness.workloads._MADE", ROOT / "missing")
+    monkeypatch.delenv("WORKLOADS_PYTHON", raising=False)
     written = StringIO()
-    report = peers.run(Plan(), Context(this_machine(), Console(file=written), only=(REAL,)))
-    assert "make real" in written.getvalue() and "smollm2" not in str(report.tables)
+    report = peers.run(Plan(), Context(this_machine(), Console(file=written), only=("smollm2-1",)))
+    assert "make real" in written.getvalue() and "make workloads" in written.getvalue()
+    assert not report.data["runs"] and json.dumps(report.charts) == "{}"

@@ -1,0 +1,102 @@
+"""The one table of all ways in all places, who wins where, and the goals. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.harness.report import Table
+from benchmarks.harness.runs import Parts, Run, Runs, compare
+from benchmarks.harness.statistics import Goal
+from benchmarks.scenarios.peers.plan import BASELINE, PARTS, REAL, WAYS, Kind
+from flyserve.bench.statistics import Interval, speed
+
+BEST_PUBLISHED = 2.03
+"""Greatest speed-up by drafts that is published for a public model on CPUs (llama.cpp, Qwen2.5-Coder 3B)."""
+_ASKED = {Kind.PLAIN: "token by token", Kind.SAME: "any way, the same text", Kind.FLY: "any way, FLy too"}
+"""What a user asks for, by the last kind of way that may answer it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Duel:
+    """The fastest of FlyServe's ways in one place beside the fastest other one.
+
+    Attributes:
+        ratio: Speed of `ours` relative to `other`.
+    """
+
+    ours: str
+    other: str
+    ratio: Interval
+
+    def __str__(self) -> str:
+        """Return the winner, and FlyServe's speed relative to the other one."""
+        beside = f"{self.ratio.value:.2f}x {self.other}"
+        if self.ratio.low > 1:
+            return f"**FlyServe**, {beside}"
+        return f"{self.other}: FlyServe {self.ratio.value:.2f}x" if self.ratio.high < 1 else f"even, {beside}"
+
+
+def places(parts: Parts) -> dict[str, Runs]:
+    """Return the runs by place: the kind of prompts, and the number of threads."""
+    return {
+        f"{kind}, {threads} thread{'s' if threads > 1 else ''}": runs
+        for part, (_, threads) in PARTS.items()
+        for kind, runs in parts.get(part, {}).items()
+    }
+
+
+def whole(tables: Mapping[str, Runs]) -> Runs:
+    """Return the runs of all kinds of prompts of a part together."""
+    names = next(iter(tables.values()))
+    return {name: [run for runs in tables.values() for run in runs[name]] for name in names}
+
+
+def all_ways(parts: Parts) -> Table:
+    """Return the table of every way in every place: tokens per second, and the ratio to the baseline."""
+    found = places(parts)
+    names = [name for name in WAYS if any(name in runs for runs in found.values())]
+    rows = (tuple(_cell(runs, name) for runs in found.values()) for name in names)
+    lines = tuple((name, *cells) for name, cells in zip(names, rows, strict=True))
+    return Table("All ways", ("tokens/s", *found), lines)
+
+
+def _cell(runs: Runs, name: str) -> str:
+    if name not in runs:
+        return "-"
+    return f"{speed(runs[name]):.0f} ({compare(runs[name], runs[BASELINE]).value:.2f}x)"
+
+
+def winners(parts: Parts) -> Table:
+    """Return the table of the winner in every place, for each number of bits and what a user asks for."""
+    found, lines = places(parts), list[tuple[str, ...]]()
+    for bits in sorted({way.bits for way in WAYS.values()}, reverse=True):
+        for asked, label in _ASKED.items():
+            duels = [duel(runs, bits, asked) for runs in found.values()]
+            if any(duels):
+                lines.append((f"{bits} bits, {label}", *(str(each or "-") for each in duels)))
+    return Table("Winners", ("", *found), tuple(lines))
+
+
+def duel(runs: Runs, bits: int, asked: Kind) -> Duel | None:
+    """Return the fastest on both sides of the ways that may answer; None if a side has none."""
+    kinds = tuple(Kind)
+    allowed = kinds[: kinds.index(asked) + 1]
+    able = [name for name in runs if WAYS[name].bits == bits and WAYS[name].kind in allowed]
+    sides = [[name for name in able if WAYS[name].is_ours is is_ours] for is_ours in (True, False)]
+    if not all(sides):
+        return None
+    ours, other = (max(side, key=lambda name: speed(runs[name])) for side in sides)
+    return Duel(ours, other, compare(runs[ours], runs[other]))
+
+
+def make_goals(parts: Parts) -> Iterator[Goal]:
+    """Yield the goals of the real model: plain decoding beside llama.cpp, and the gain of drafts."""
+    real = {part: tables for part, tables in parts.items() if PARTS[part][0] == REAL}
+    for part, tables in real.items():
+        runs, name = whole(tables), f"{PARTS[part][1]} thread(s)"
+        yield _goal(f"token by token, {name}", runs["FlyServe plain"], runs["llama.cpp f16"], 1.0)
+    for place, runs in places(real).items():
+        yield _goal(f"drafts, {place}", runs["FlyServe exact"], runs["FlyServe plain"], BEST_PUBLISHED)
+
+
+def _goal(name: str, own: Sequence[Run], base: Sequence[Run], limit: float) -> Goal:
+    return Goal(name, limit, compare(own, base))
