@@ -22,10 +22,10 @@ from flyserve.bench.progress import progress_bar
 from flyserve.cli.terminal import EXIT_FAILED, START_FIRST, messages, output, reported_errors
 from flyserve.core.errors import ConfigError
 
-SCENARIOS = ("acceleration", "capacity", "gpu", "load", "open_loop", "peers", "quality", "soak")
+SCENARIOS = ("acceleration", "capacity", "gpu", "load", "open_loop", "peers", "quality", "real", "soak")
 TAKES_ADDRESS = "quality"
 """The scenario that measures a deployment which runs already."""
-JOINED = ("peers",)
+JOINED = ("peers", "real")
 """Scenarios whose parts may be measured by several runs."""
 _SAME = ("commit", "cpu", "cores")
 """Facts of a machine that such runs have in common."""

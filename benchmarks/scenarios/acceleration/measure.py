@@ -6,19 +6,14 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from benchmarks.aligned_pair.recipe import PairRecipe, Shape
 from benchmarks.harness.client import PLAIN, demo_prompts, generate, random_prompts, speculation
 from benchmarks.harness.command import Context
 from benchmarks.harness.runs import Run, Runs, measure_settings, sender
 from benchmarks.harness.system import (
-    BUILD,
-    DEMO_MODELS,
     Flags,
-    model_flags,
     running_fleets,
     simulated_flags,
     sub_drafter_command,
@@ -26,7 +21,6 @@ from benchmarks.harness.system import (
 from benchmarks.scenarios.acceleration.plan import (
     DEMO_DRAFTER,
     DEMO_TARGET,
-    DRAFT_LENGTH,
     FLY,
     LOOKUP_ENGINES,
     WHOLE_RESPONSE,
@@ -37,21 +31,17 @@ from benchmarks.scenarios.acceleration.plan import (
     grid,
 )
 from benchmarks.scenarios.acceleration.predictions import predictions
-from demo.real.fetch import GEMMA3, SMOLLM2, is_fetched, model_folder
 from flyserve.bench.tasks import load_tasks, render
 from flyserve.core.grammar import Grammar, GrammarKind
 from flyserve.core.request import SamplingParams
 from flyserve.core.types import Mode
-from router.text.tokenizer import Tokenizer
 
-RECIPE = PairRecipe(target=Shape(384, 1024, 8, 6, 2), drafter=Shape(256, 704, 1, 4, 2), vocab_size=4096)
 AGREEMENT = 0.9
 """Probability that the simulated drafter proposes the target's choice."""
 TARGET_S, DRAFTER_S = 0.024, 0.003
 """Seconds of a simulated forward of any size: a draft of 8 takes as long as a verification."""
 _NUMBER = re.compile(r"\b\d+\b")
 _HELPERS = {f"helper-{engine}": sub_drafter_command(engine) for engine in LOOKUP_ENGINES}
-_EXACT = speculation(Mode.EXACT, DRAFT_LENGTH)
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -85,23 +75,6 @@ def demo(plan: Plan) -> Bed:
     return Bed(*grid(DEMO_DRAFTER), demo_prompts(plan.demo_prompts), repeat=2)
 
 
-def non_repeating(plan: Plan) -> Bed:
-    """Return a synthetic pair whose text never repeats; nothing is shared between prompts."""
-    from benchmarks.aligned_pair.folders import ensure_pair
-
-    folders = ensure_pair(RECIPE, BUILD / "aligned-endless")
-    fleets, settings = grid(("services.drafter", *model_flags(folders.drafter, "float32")))
-    return Bed(
-        fleets,
-        settings,
-        random_prompts(range(RECIPE.vocab_size), plan.aligned_prompts),
-        plan.aligned_tokens,
-        target=("services.target", *model_flags(folders.target, "bfloat16")),
-        config={name: {"model": str(folders.target)} for name in fleets},
-        is_remembered=False,
-    )
-
-
 def draft_ahead(plan: Plan) -> Bed:
     """Return simulated engines with drafting ahead and without, at every draft length, in mode exact."""
     vocab = 1024
@@ -117,49 +90,6 @@ def draft_ahead(plan: Plan) -> Bed:
         target=("services.target", *_simulated(TARGET_S, vocab)),
         is_remembered=False,
         options={"sampling": SamplingParams(ignore_eos=True)},
-    )
-
-
-def lookup(plan: Plan) -> Bed:
-    """Return look-up as the only drafter of the demo target; problems are sent twice."""
-    flags = ("services.lookup", "--role", "drafter", "--engine")
-    modes = product(LOOKUP_ENGINES, (Mode.EXACT, Mode.FLY))
-    settings = {
-        f"{engine}, {mode.value}": Setting(engine, speculation(mode, DRAFT_LENGTH)) for engine, mode in modes
-    }
-    return Bed(
-        {engine: [(*flags, engine)] for engine in LOOKUP_ENGINES},
-        {"plain": Setting(LOOKUP_ENGINES[0], PLAIN), **settings},
-        demo_prompts(plan.demo_prompts),
-        repeat=2,
-    )
-
-
-def vocabulary(plan: Plan) -> Bed:
-    """Return the demo target with a drafter of another vocabulary, and with its own one, in mode exact."""
-    foreign = _mapped(DEMO_MODELS / "foreign_drafter", DEMO_MODELS / "target", "float32")
-    fleets = {"own vocabulary": [DEMO_DRAFTER], "another vocabulary": [foreign]}
-    settings = {name: Setting(name, _EXACT) for name in fleets}
-    prompts = demo_prompts(plan.demo_prompts)
-    return Bed(fleets, {"plain": Setting("own vocabulary", PLAIN), **settings}, prompts, is_remembered=False)
-
-
-def real_vocabulary(plan: Plan) -> Bed:
-    """Return Gemma 3 270M with SmolLM2-135M as its drafter."""
-    from demo.real.texts import BEGINNINGS
-
-    target, drafter, name = model_folder(GEMMA3), model_folder(SMOLLM2), "text"
-    tokenizer = Tokenizer.load(target)
-    modes = {"exact": Mode.EXACT, "FLy": Mode.FLY}
-    ways = {"plain": PLAIN, **{key: speculation(mode, plan.real_length) for key, mode in modes.items()}}
-    return Bed(
-        {name: [_mapped(drafter, target, "bfloat16")]},
-        {key: Setting(name, way) for key, way in ways.items()},
-        tuple(tokenizer.encode(text) for text in BEGINNINGS[: plan.demo_prompts]),
-        plan.real_tokens,
-        target=("services.target", *model_flags(target, "bfloat16")),
-        config={name: {"model": str(target)}},
-        is_remembered=False,
     )
 
 
@@ -219,11 +149,7 @@ def measure_memory(plan: Plan, context: Context) -> Runs:
 
 _BEDS: Mapping[str, Callable[[Plan], Bed]] = {
     "demo": demo,
-    "non-repeating": non_repeating,
     "draft-ahead": draft_ahead,
-    "lookup": lookup,
-    "vocabulary": vocabulary,
-    "real-vocabulary": real_vocabulary,
     "free-drafts": free_drafts,
 }
 MEASURES: Mapping[str, Callable[[Plan, Context], Runs]] = {
@@ -234,17 +160,6 @@ MEASURES: Mapping[str, Callable[[Plan, Context], Runs]] = {
 """The parts by name, in the order in which they are measured."""
 
 
-def is_here(part: str) -> bool:
-    """Return False if the models of a part have not been fetched."""
-    return part != "real-vocabulary" or (is_fetched(GEMMA3) and is_fetched(SMOLLM2))
-
-
 def _simulated(base_s: float, vocab_size: int, **parameters: Any) -> Flags:
     costs = {"vocab_size": vocab_size, "per_token_s": 0.0, "per_token_above_s": 0.0}
     return simulated_flags({"base_s": base_s, **costs, **parameters}, 8, 8192)
-
-
-def _mapped(folder: Path, target: Path, dtype: str) -> Flags:
-    """Return the command of a drafter whose vocabulary is not that of its target."""
-    mapping = ("--vocabulary", "text", "--target-tokenizer", str(target))
-    return ("services.drafter", *model_flags(folder, dtype), *mapping)

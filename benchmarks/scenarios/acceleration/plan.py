@@ -27,22 +27,16 @@ class Plan(BasePlan):
     Attributes:
         repeat: Repetitions of every prompt under every setting.
         demo_prompts: Problems that the demo pair answers under every setting of a part.
-        aligned_prompts: Prompts that the aligned pair continues under every setting.
-        aligned_tokens: New tokens of each.
         predicted_prompts: Problems whose responses are predicted.
         simulated_prompts: Responses of the simulated engines under every setting.
         simulated_tokens: New tokens of each.
         ahead_lengths: Draft lengths, with drafting ahead and without.
         agents, steps: Loops about a problem each, and the requests of a loop.
         at_once, drafters: Concurrent loops, and the drafters that serve them.
-        real_tokens: Longest continuation of a beginning of a text by the real pair.
-        real_length: Tokens of each of its drafts.
     """
 
     repeat: int = 1
     demo_prompts: Annotated[int, Field(ge=2), Quick(4)] = 60
-    aligned_prompts: Annotated[int, Quick(2)] = 12
-    aligned_tokens: Annotated[int, Quick(64)] = 192
     predicted_prompts: Annotated[int, Field(ge=2), Quick(2)] = 200
     simulated_prompts: Annotated[int, Quick(2)] = 7
     simulated_tokens: Annotated[int, Quick(64)] = 192
@@ -51,8 +45,6 @@ class Plan(BasePlan):
     steps: Annotated[int, Field(ge=2), Quick(2)] = 4
     at_once: Annotated[int, Field(ge=1)] = 4
     drafters: Annotated[int, Field(ge=1), Quick(2)] = 4
-    real_tokens: Annotated[int, Quick(16)] = 48
-    real_length: int = 7
 
 
 class Setting(NamedTuple):

@@ -9,7 +9,7 @@ from benchmarks.harness.plot import bar_chart
 from benchmarks.harness.report import Report, Row, Table, make_rows
 from benchmarks.harness.runs import FIGURES, Run, Runs, compare, forwards_per_token
 from benchmarks.harness.statistics import Goal
-from benchmarks.scenarios.acceleration.measure import AGREEMENT, DRAFTER_S, RECIPE, SCHEMA, TARGET_S
+from benchmarks.scenarios.acceleration.measure import AGREEMENT, DRAFTER_S, SCHEMA, TARGET_S
 from benchmarks.scenarios.acceleration.plan import DRAFT_LENGTH, Plan
 from benchmarks.scenarios.acceleration.predictions import CHANGED, UNRELATED, WITHOUT
 from flyserve.bench.statistics import speed, tau
@@ -17,16 +17,12 @@ from flyserve.bench.statistics import speed, tau
 TITLES = {
     "demo": "The demo pair",
     "predicted": "A predicted response",
-    "non-repeating": "Text that never repeats",
     "draft-ahead": "Drafting ahead, simulated",
-    "lookup": "Without a draft model",
     "memory": "A memory for all drafters, or one for each",
-    "vocabulary": "Drafters with another vocabulary",
-    "real-vocabulary": "A real pair of two vocabularies",
     "free-drafts": "Free drafts of forced text",
 }
 _REPETITIONS = {
-    **dict.fromkeys(("demo", "lookup"), ("the first time", "again")),
+    "demo": ("the first time", "again"),
     "memory": ("first of a loop", "later"),
 }
 """Parts with a table for the first repetition of every prompt, and one for the later ones."""
@@ -57,13 +53,8 @@ _TARGETS = (
     _Target("demo", "suffix", "off", 1.5, 1),
     _Target("predicted", CHANGED, WITHOUT, 1.4),
     _Target("predicted", UNRELATED, WITHOUT, 0.97),
-    _Target("non-repeating", "suffix", "off", 0.97),
     _Target("draft-ahead", "drafts of 8, ahead", "drafts of 8", 1.15),
-    _Target("lookup", "suffix, fly", "plain", 1.3, 0),
-    _Target("lookup", "suffix, fly", "plain", 2.0, 1),
     _Target("memory", "one memory for all", "a memory for each drafter", 1.0, 1),
-    _Target("vocabulary", "another vocabulary", "own vocabulary", 0.8, figure=tau),
-    _Target("vocabulary", "another vocabulary", "plain", 1.5),
     _Target("free-drafts", "free drafts", "without free drafts", 1.3),
 )
 _SHOWN = ("tokens/s", "relative to the first", "95% interval", "tau", "forwards", "ahead")
@@ -114,7 +105,6 @@ def make_report(machine: Machine, plan: Plan, found: Mapping[str, Runs]) -> Repo
         parts=parts,
         titles=TITLES,
         shown=_SHOWN,
-        recipe=RECIPE,
         agreement=AGREEMENT,
         seconds=(TARGET_S, DRAFTER_S),
         schema=json.dumps(SCHEMA, indent=2),

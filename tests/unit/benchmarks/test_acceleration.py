@@ -12,7 +12,7 @@ from benchmarks.harness.machine import this_machine
 from benchmarks.harness.report import make_rows
 from benchmarks.harness.runs import FIGURES, Run, Runs, compare, measure_settings
 from benchmarks.scenarios.acceleration import Plan
-from benchmarks.scenarios.acceleration.measure import MEASURES, edited, lookup
+from benchmarks.scenarios.acceleration.measure import MEASURES, edited
 from benchmarks.scenarios.acceleration.plan import ahead_name, grid
 from benchmarks.scenarios.acceleration.predictions import CHANGED, SAME, UNRELATED, WITHOUT, predictions
 from benchmarks.scenarios.acceleration.report import TITLES, make_goals, make_report
@@ -84,18 +84,16 @@ def results(suffix_s: float = 0.5) -> dict[str, Runs]:
     ahead = {
         ahead_name(k, on): of(times[on], times[on]) for k, times in speeds.items() for on in (False, True)
     }
-    looked = {name: of(1.0, 1.0 if name == "plain" else 1 / 3) for name in lookup(Plan()).settings}
-    return {"demo": demo, "draft-ahead": ahead, "lookup": looked}
+    return {"demo": demo, "draft-ahead": ahead}
 
 
 def test_every_goal_of_a_measured_part_is_compared_with_its_measurement() -> None:
-    forwards, demo, again, ahead, first, second = make_goals(results())
+    forwards, demo, again, ahead = make_goals(results())
     assert forwards.measured.value == 0.4 and forwards.is_met and not forwards.is_least
     assert demo.measured.value == again.measured.value == 2.0 and "again" in again.name
     assert ahead.measured.value == pytest.approx(1.25), "drafts of 8: 1.0 s and 0.8 s"
-    assert (first.measured.value, second.measured.value) == (1.0, pytest.approx(3.0))
     missed = [goal.verdict for goal in make_goals(results(suffix_s=1.05))]
-    assert missed == ["met", "missed", "met", "met", "missed", "met"]
+    assert missed == ["met", "missed", "met", "met"]
 
 
 def test_the_report_holds_every_figure(tmp_path: Path) -> None:
