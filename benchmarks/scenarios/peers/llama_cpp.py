@@ -41,10 +41,12 @@ class LlamaCpp:
         start = time.perf_counter()
         try:
             response = httpx2.post(f"{self._url}/completion", json=asked, timeout=_TIMEOUT_S)
-            found = response.raise_for_status().json()
         except httpx2.HTTPError as error:
             raise NotReady(f"llama.cpp's server does not answer: {error}") from None
         seconds = time.perf_counter() - start
+        if not response.is_success:
+            raise NotReady(f"llama.cpp's server answers {response.status_code}: {response.text}")
+        found = response.json()
         tokens = tuple(found["tokens"])
         is_ended = found.get("stop_type") == "eos" and tokens[-1:] != self._ending
         return Answer(tokens + self._ending if is_ended else tokens, seconds)

@@ -21,7 +21,7 @@ class Api(BaseHTTPRequestHandler):
         assert self.path == "/completion" and asked["temperature"] == 0 and not asked["cache_prompt"]
         tokens = [token + 1 for token in asked["prompt"]][: asked["n_predict"]]
         stop = "limit" if len(tokens) == asked["n_predict"] else "eos"
-        self.send_response(200)
+        self.send_response(200 if tokens else 400)
         self.end_headers()
         self.wfile.write(json.dumps({"tokens": tokens, "stop_type": stop}).encode())
 
@@ -53,6 +53,8 @@ def script(folder: Path, text: str) -> Path:
 def test_a_response_has_its_stop_token_as_in_the_other_engines(tmp_path: Path) -> None:
     with llama_cpp(tmp_path / "m.gguf", 2, "ngram-mod", (99,), script(tmp_path, SERVER)) as peer:
         limited, ended = peer.decode((1, 2, 3), 3), peer.decode((1, 2), 3)
+        with pytest.raises(NotReady, match=r"llama.cpp's server answers 400: .*tokens"):
+            peer.decode((), 3)
     assert limited.tokens == (2, 3, 4) and ended.tokens == (2, 3, 99)
     assert limited.seconds > 0 and limited.tau is None
 
