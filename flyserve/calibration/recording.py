@@ -1,0 +1,156 @@
+"""A recording: the rounds of prompts with one pair of models, in a file that is written as a whole."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+from flyserve.core.errors import ConfigError
+from flyserve.core.evidence import RoundEvidence
+from flyserve.core.response import DeploymentInfo
+
+_FORMAT = "flyserve recording 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What the evidence of a prompt depends on, beside the prompt.
+
+    Attributes:
+        target: Hash of the target's weights.
+        target_kernels: Hash of the kernels that compute it.
+        drafter: Hash of the drafter's weights, or the name of its look-up engine.
+        token_map: Hash of the map from tokens to ids.
+        draft_length: Draft tokens of a round.
+        context_length: Longest sequence in tokens; 0 is unlimited.
+        ending_ids: Tokens that end a response.
+    """
+
+    target: str
+    target_kernels: str
+    drafter: str
+    token_map: str
+    draft_length: int
+    context_length: int
+    ending_ids: tuple[int, ...]
+
+    @classmethod
+    def of(cls, deployment: DeploymentInfo, draft_length: int) -> "Pair":
+        """Return the pair of a deployment; raise ConfigError if it has no drafter at present."""
+        target, drafter = deployment.target, deployment.drafter
+        if drafter is None:
+            raise ConfigError("the deployment has no drafter at present: a rule decides about drafts")
+        name = drafter.weight_fingerprint or drafter.architecture
+        return cls(
+            target.weight_fingerprint,
+            target.kernels,
+            name,
+            target.token_map_hash,
+            draft_length,
+            target.context_length,
+            deployment.ending_ids,
+        )
+
+
+@dataclass(slots=True)
+class RecordedPrompt:
+    """The rounds of one prompt.
+
+    Attributes:
+        ids: Its tokens, as the model gets them.
+        rounds: Evidence by the hash of the response's tokens before the round.
+        texts: Texts of responses, by the hash of their tokens.
+    """
+
+    ids: tuple[int, ...]
+    rounds: dict[int, RoundEvidence] = field(default_factory=dict)
+    texts: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Recording:
+    """Recorded prompts by their text."""
+
+    pair: Pair
+    prompts: dict[str, RecordedPrompt] = field(default_factory=dict)
+
+    def save(self, path: Path) -> None:
+        """Write the file whole: until it is complete, the earlier one stays."""
+        write_whole(path, "".join(f"{json.dumps(line)}\n" for line in self._lines()))
+
+    def _lines(self) -> Iterator[Mapping[str, Any]]:
+        yield {"format": _FORMAT, "num_prompts": len(self.prompts), "pair": asdict(self.pair)}
+        for text, prompt in self.prompts.items():
+            rounds = {f"{place:x}": _listed(found) for place, found in prompt.rounds.items()}
+            texts = {f"{place:x}": found for place, found in prompt.texts.items()}
+            yield {"prompt": text, "ids": prompt.ids, "rounds": rounds, "texts": texts}
+
+
+def load_recording(path: Path | None, pair: Pair | None) -> Recording:
+    """Read a recording; no file, or one that does not exist, is an empty one of `pair`.
+
+    Raises:
+        ConfigError: The file is no recording, is cut, or is of another pair than `pair`; None takes any.
+    """
+    if pair is not None and (path is None or not path.exists()):
+        return Recording(pair)
+    if path is None:
+        raise ConfigError("--offline: needs --recording")
+    try:
+        header, *lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        if header["format"] != _FORMAT or header["num_prompts"] != len(lines):
+            raise ValueError
+        made_with = Pair(**{**header["pair"], "ending_ids": tuple(header["pair"]["ending_ids"])})
+        found = Recording(made_with, {line["prompt"]: _prompt(line) for line in lines})
+    except OSError as error:
+        raise ConfigError(f"--recording: {path} cannot be read: {error.strerror}") from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise ConfigError(
+            f"--recording: {path} is no whole recording of this version: name another file, or remove it"
+        ) from None
+    if pair is not None and found.pair != pair:
+        raise ConfigError(f"--recording: {path} {_difference(found.pair, pair)}: name another file")
+    return found
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file at once; raise ConfigError, and leave an earlier one, if that fails."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(
+            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
+        ) as file:
+            try:
+                file.write(text)
+                file.close()
+                os.replace(file.name, path)
+            except BaseException:
+                os.unlink(file.name)
+                raise
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _listed(evidence: RoundEvidence) -> Sequence[Any]:
+    return [getattr(evidence, each.name) for each in fields(RoundEvidence)]
+
+
+def _prompt(line: Mapping[str, Any]) -> RecordedPrompt:
+    rounds = {int(place, 16): _evidence(found) for place, found in line["rounds"].items()}
+    texts = {int(place, 16): str(text) for place, text in line["texts"].items()}
+    return RecordedPrompt(tuple(line["ids"]), rounds, texts)
+
+
+def _evidence(values: Sequence[Any]) -> RoundEvidence:
+    found = RoundEvidence(*map(tuple, values))
+    if not found.is_whole:
+        raise ValueError
+    return found
+
+
+def _difference(found: Pair, wanted: Pair) -> str:
+    name = next(each.name for each in fields(Pair) if getattr(found, each.name) != getattr(wanted, each.name))
+    return f"was recorded with {name} {getattr(found, name)}, but the deployment has {getattr(wanted, name)}"

@@ -1,0 +1,135 @@
+"""Replay of a rule on recorded rounds: the same decisions as a live response, without models. Pure.
+
+A round is a function of the tokens before it, if decoding is greedy and drafts are reproducible. So a
+recording maps the hash of the response's tokens before a round to its evidence, and the replay of any rule is
+exact as far as its rounds were recorded. Where one is missing, the replay returns the tokens before it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from flyserve.calibration.candidate import EXACT_CANDIDATE, Candidate, gap_of
+from flyserve.core.evidence import RoundEvidence
+from flyserve.core.response import Statistics
+from flyserve.core.rule import decide
+from flyserve.core.speculation import Speculation
+from flyserve.core.types import Evidence, FinishReason, ResponseLimits, RuleState, Token, Verdict
+
+Prefix = tuple[int, ...]
+"""The response's tokens before a round: decided ones, and those of an open window."""
+Rounds = Mapping[int, RoundEvidence]
+"""The recorded rounds of one prompt, by the hash of the prefix of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A response as a rule decides it.
+
+    Attributes:
+        tokens: Its tokens.
+        statistics: Counts of its rounds.
+        finish_reason: The reason why it ended.
+        divergence: Nats that its rescues spent: the sum of their gaps.
+    """
+
+    tokens: tuple[Token, ...]
+    statistics: Statistics
+    finish_reason: FinishReason
+    divergence: float
+
+    @property
+    def ids(self) -> Prefix:
+        return tuple(token.id for token in self.tokens)
+
+
+def replay(
+    rounds: Rounds, candidate: Candidate, limits: ResponseLimits, draft_length: int
+) -> Replayed | Prefix:
+    """Return the whole response, or the prefix of the first round that is not recorded."""
+    speculation = Speculation((), candidate.rule, limits)
+    tokens, gaps, spent = list[Token](), dict[int, float](), 0.0
+    while (reason := speculation.finish_reason) is None:
+        prefix = tuple(speculation.sequence.ids)
+        if (recorded := rounds.get(place_of(speculation))) is None:
+            return prefix
+        # The nats of an open window are spent, too: its mismatch may still be rescued.
+        pending = sum(gaps.get(place, 0.0) for place in range(speculation.decided_length, len(prefix)))
+        evidence = candidate.evidence(recorded, draft_length, spent + pending)
+        evidence = until_ending(evidence, limits) if candidate.rule.guard_stops else evidence
+        gaps |= {len(prefix) + index: gap_of(each) for index, each in enumerate(evidence.positions)}
+        decided = speculation.apply(evidence).decided
+        spent += sum(
+            gaps[place]
+            for place, token in enumerate(decided, start=len(tokens))
+            if token.verdict is Verdict.RESCUED
+        )
+        tokens += decided
+    return Replayed(tuple(tokens), speculation.statistics, reason, spent)
+
+
+def until_ending(evidence: Evidence, limits: ResponseLimits) -> Evidence:
+    """Return the evidence up to the first draft token that ends the response.
+
+    A rule that guards such tokens has its drafts end there; a recording goes on, for the rules that do not.
+    """
+    positions = evidence.positions
+    for index, position in enumerate(positions[:-1]):
+        if position.token in limits.ending_ids:
+            after = positions[index + 1]
+            return Evidence(positions[: index + 1], after.choice, after.entropy)
+    return evidence
+
+
+@dataclass(frozen=True, slots=True)
+class Projected:
+    """What a rule decides in the rounds of `exact`, each by itself: an estimate for the whole response.
+
+    Attributes:
+        rounds: Number of these rounds with a draft.
+        kept: Tokens that the sequence would keep after them, those of open windows included.
+        divergence: Nats of the mismatches among these.
+    """
+
+    rounds: int = 0
+    kept: int = 0
+    divergence: float = 0.0
+
+    def __add__(self, other: "Projected") -> "Projected":
+        divergence = self.divergence + other.divergence
+        return Projected(self.rounds + other.rounds, self.kept + other.kept, divergence)
+
+
+def project(rounds: Rounds, candidate: Candidate, limits: ResponseLimits, draft_length: int) -> Projected:
+    """Return the projection of a rule on the rounds of `exact`, which are all recorded."""
+    total = Projected()
+    for num_decided, recorded in _exact_rounds(rounds, limits, draft_length):
+        evidence = candidate.evidence(recorded, draft_length, 0.0)
+        _, decision = decide(candidate.rule, RuleState(num_decided), evidence, limits)
+        kept = len(decision.decided) + len(decision.provisional)
+        total += Projected(1, kept, sum(map(gap_of, evidence.positions[: kept - 1])))
+    return total
+
+
+def _exact_rounds(
+    rounds: Rounds, limits: ResponseLimits, draft_length: int
+) -> Iterator[tuple[int, RoundEvidence]]:
+    """Yield the rounds with a draft that a replay of `exact` goes through, with the tokens before each."""
+    speculation = Speculation((), EXACT_CANDIDATE.rule, limits)
+    while speculation.finish_reason is None:
+        recorded = rounds[place_of(speculation)]
+        if recorded.drafts:
+            yield len(speculation.sequence), recorded
+        apply_exact(speculation, recorded, limits, draft_length)
+
+
+def apply_exact(
+    speculation: Speculation, recorded: RoundEvidence, limits: ResponseLimits, draft_length: int
+) -> None:
+    """Decide a recorded round as `exact` does."""
+    evidence = EXACT_CANDIDATE.evidence(recorded, draft_length, 0.0)
+    speculation.apply(until_ending(evidence, limits))
+
+
+def place_of(speculation: Speculation) -> int:
+    """Return the hash under which the next round of a response is recorded."""
+    return speculation.sequence.prefix_hash(len(speculation.sequence))

@@ -1,0 +1,129 @@
+"""A calibration: record `exact`, project every rule, replay the best ones whole, judge their responses."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from rich.console import Console
+
+from flyserve.bench.progress import progress_bar
+from flyserve.calibration.candidate import EXACT_CANDIDATE, Candidate
+from flyserve.calibration.collect import Collector
+from flyserve.calibration.frontier import Outcome, Row, figures, finalists
+from flyserve.calibration.prompts import Judge, Prompt
+from flyserve.calibration.recording import RecordedPrompt, Recording
+from flyserve.calibration.replay import Projected, project
+from flyserve.core.errors import ConfigError
+
+T = TypeVar("T")
+
+
+@contextmanager
+def saved(recording: Recording, path: Path | None) -> Iterator[None]:
+    """Write the recording after the block, also if the block fails or is interrupted."""
+    try:
+        yield
+    finally:
+        if path is not None and recording.prompts:
+            recording.save(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The steps of a calibration.
+
+    Attributes:
+        collector: What completes the recording.
+        recording: The recording.
+        prompts: The prompts.
+        judge: What decides whether a response is right.
+        console: Console of the progress.
+        concurrency: Requests, or calls of the verifier, at a time.
+    """
+
+    collector: Collector
+    recording: Recording
+    prompts: Sequence[Prompt]
+    judge: Judge
+    console: Console
+    concurrency: int = 8
+
+    def run(self, rules: Sequence[Candidate], always: Sequence[str], num_finalists: int) -> list[Row]:
+        """Return the rows of `exact`, of the rules named in `always`, and of the best of the others.
+
+        Raises:
+            ConfigError: A prompt does not fit the context, or `exact` is not recorded and nobody is asked.
+        """
+        self._tokenize()
+        exact = self._outcomes(EXACT_CANDIDATE)
+        if exact is None:
+            raise ConfigError("--offline: the recording lacks responses to these prompts")
+        found = finalists(self._projections(rules), num_finalists)
+        replayed = [each for each in rules if each.name in always or each in found]
+        outcomes = {each: self._outcomes(each) for each in replayed if each is not EXACT_CANDIDATE}
+        rows = [figures(each, own, exact) for each, own in outcomes.items() if own is not None]
+        return [figures(EXACT_CANDIDATE, exact, exact), *rows]
+
+    def _tokenize(self) -> None:
+        """Tokenize the prompts that are new, and check the length of each."""
+        known, context = self.recording.prompts, self.collector.pair.context_length
+        if self.collector.client is not None:
+            new = [each for each in self.prompts if each.prompt not in known]
+            for prompt, ids in zip(
+                new, self._each("tokenizing", lambda p: self.collector.tokenize(p.prompt), new), strict=True
+            ):
+                if context and len(ids) >= context:
+                    found = f"has {len(ids)} tokens, at most {context - 1} leave room for an answer"
+                    raise ConfigError(f"{prompt.place}: {found}")
+                known[prompt.prompt] = RecordedPrompt(ids)
+        if missing := [each.place for each in self.prompts if each.prompt not in known]:
+            raise ConfigError(f"--offline: {missing[0]} is not in the recording")
+
+    def _projections(self, rules: Sequence[Candidate]) -> Mapping[Candidate, Projected]:
+        """Return the projection of every rule on the rounds of `exact`."""
+        collector = self.collector
+        recorded = [self.recording.prompts[each.prompt] for each in self.prompts]
+        return {
+            rule: sum(
+                (
+                    project(each.rounds, rule, collector.limits(each), collector.pair.draft_length)
+                    for each in recorded
+                ),
+                start=Projected(),
+            )
+            for rule in rules
+        }
+
+    def _outcomes(self, rule: Candidate) -> list[Outcome] | None:
+        """Return the judged response to every prompt; None if one is not recorded and nobody is asked."""
+
+        def outcome(prompt: Prompt) -> Outcome | None:
+            recorded = self.recording.prompts[prompt.prompt]
+            if (replayed := self.collector.complete(recorded, rule)) is None:
+                return None
+            if not self.judge.can_judge(prompt):
+                return Outcome(prompt.family, replayed)
+            if (text := self.collector.text(recorded, replayed.ids)) is None:
+                return None
+            return Outcome(prompt.family, replayed, self.judge.is_right(prompt, text))
+
+        found = [each for each in self._each(rule.name, outcome, self.prompts) if each is not None]
+        return found if len(found) == len(self.prompts) else None
+
+    def _each(self, label: str, step: Callable[[Prompt], T], prompts: Sequence[Prompt]) -> list[T]:
+        """Return the result of a step for every prompt, several at a time; the first error ends it."""
+        pool = ThreadPoolExecutor(self.concurrency)
+        try:
+            with progress_bar(self.console, len(prompts), label) as advance:
+
+                def counted(prompt: Prompt) -> T:
+                    result = step(prompt)
+                    advance()
+                    return result
+
+                return list(pool.map(counted, prompts))
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
