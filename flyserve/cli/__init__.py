@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flyserve.cli import bench, chat, generate, info, pull, serve, token, up, upgrade
+from flyserve.cli import bench, calibrate, chat, generate, info, pull, serve, token, up, upgrade
 from flyserve.cli.cluster import apply, router, scaling, status
 from flyserve.cli.terminal import output
 from flyserve.cli.wording import use_plain_words
@@ -58,6 +58,7 @@ _add("generate", generate.generate, generate.EXAMPLES)
 _add("chat", chat.chat, chat.EXAMPLES)
 _add("info", info.info, info.EXAMPLES)
 _add("bench", bench.bench, bench.EXAMPLES)
+_add("calibrate", calibrate.calibrate, calibrate.EXAMPLES)
 _add("pull", pull.pull, pull.EXAMPLES)
 _add("token", token.token, token.EXAMPLES)
 _add("apply", apply.apply, apply.EXAMPLES)

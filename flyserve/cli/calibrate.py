@@ -1,0 +1,134 @@
+"""`flyserve calibrate`: record your own prompts once, replay every rule, choose one, write it as a preset."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flyserve.cli.groups import grouped
+from flyserve.cli.options import ConnectionOptions
+from flyserve.cli.terminal import START_FIRST, messages, output, reported_errors
+from flyserve.core.errors import ConfigError
+
+EXAMPLES = """Examples:
+
+flyserve calibrate prompts.jsonl --recording pair.rec --chart frontier.svg
+
+flyserve calibrate prompts.jsonl --recording pair.rec --verifier "python check.py"
+
+flyserve calibrate prompts.jsonl --recording pair.rec --offline --write careful --deployment fly.yaml"""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeOptions:
+    """What decides whether a response is right."""
+
+    verifier: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND",
+            help="Command that gets a JSON object (prompt, answer, family, response) on its standard input."
+            " Status 0: the response is right, 1: it is wrong. Without it, one that has the answer is right.",
+        ),
+    ] = None
+    verifier_timeout_s: Annotated[float, typer.Option(min=0.1, help="Time limit of one call.")] = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """The chosen rule, and the file that it is written into."""
+
+    write: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Write the chosen rule as a preset of this name.")
+    ] = None
+    deployment: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Deployment file to write it into.")
+    ] = None
+    rule: Annotated[
+        str | None, typer.Option(help="Rule to choose, by its name; default: the fastest that --keep allows.")
+    ] = None
+    keep: Annotated[
+        float, typer.Option(min=0, max=1, help="Least part of exact's accuracy to keep in every family.")
+    ] = 0.98
+
+
+@grouped
+def calibrate(
+    prompts: Annotated[
+        Path,
+        typer.Argument(
+            dir_okay=False,
+            help='File of your own prompts, a JSON object a line: {"prompt": "...", "answer": "...",'
+            ' "family": "..."}; all but the prompt may be left out.',
+        ),
+    ],
+    judging: JudgeOptions,
+    writing: WriteOptions,
+    connection: ConnectionOptions,
+    recording: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, help="File that keeps what was recorded; a later call goes on with it."),
+    ] = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Ask no deployment: replay what --recording has.")
+    ] = False,
+    problems: Annotated[int | None, typer.Option(min=1, help="Use the first prompts only.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest response in tokens.")] = 512,
+    draft_length: Annotated[int, typer.Option(min=1, help="Draft tokens per round.")] = 15,
+    finalists: Annotated[
+        int, typer.Option(min=1, help="Rules to replay whole, beside exact, the presets and --rule.")
+    ] = 8,
+    chart: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Write the frontier as an SVG file.")
+    ] = None,
+) -> None:
+    """Find the rule of mode fly that fits your prompts and your pair of models.
+
+    Records what target and drafter say about your prompts, replays every rule on it, and prints tokens per
+    round against what is lost. Every figure is that of the whole response under the rule.
+    """
+    with reported_errors(START_FIRST):
+        from flyserve.calibration.candidate import candidates
+        from flyserve.calibration.collect import Collector
+        from flyserve.calibration.frontier import choose
+        from flyserve.calibration.prompts import Judge, load_prompts
+        from flyserve.calibration.recording import Pair, load_recording, write_whole
+        from flyserve.calibration.run import Calibration, saved
+        from flyserve.calibration.shown import frontier_chart, frontier_table, notes
+        from flyserve.core.presets import PRESETS
+
+        loaded, write = load_prompts(prompts, problems), _writer(writing)
+        with connection.client() as client:
+            pair = None if offline else Pair.of(client.info(connection.timeout_s), draft_length)
+            found = load_recording(recording, pair)
+            collector = Collector(None if offline else client, found.pair, max_new_tokens)
+            judge = Judge(judging.verifier, judging.verifier_timeout_s)
+            with saved(found, recording):
+                calibration = Calibration(collector, found, loaded, judge, messages())
+                always = (*PRESETS, *filter(None, [writing.rule]))
+                rows = calibration.run(candidates(), always, finalists)
+        if chart is not None:
+            write_whole(chart, frontier_chart(rows))
+        output().print(frontier_table(rows, len(loaded)))
+        for note in notes(rows):
+            output().print(note, markup=False)
+        if write is not None:
+            chosen = choose(rows, writing.keep, writing.rule)
+            write(chosen.candidate.preset())
+            shown = f"preset {writing.write} in {writing.deployment}: {chosen.candidate.name}"
+            output().print(f"{shown}, {chosen.tokens_per_round:.2f} tokens per round", markup=False)
+
+
+def _writer(options: WriteOptions) -> Callable[[Mapping[str, Any]], None] | None:
+    """Return the function that writes a preset, after a check of name and file; None if none is wanted."""
+    if options.write is None:
+        if options.deployment or options.rule:
+            raise ConfigError("--deployment and --rule: need --write NAME")
+        return None
+    if options.deployment is None:
+        raise ConfigError("--write: needs --deployment FILE")
+    from orchestration.deployment.presets import preset_writer
+
+    return preset_writer(options.deployment, options.write)

@@ -1,0 +1,248 @@
+"""Calibration without a deployment: its files, its verifier, its figures, and the preset that it writes."""
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flyserve.calibration.candidate import Candidate, candidates
+from flyserve.calibration.frontier import Row, choose, frontier
+from flyserve.calibration.prompts import Judge, Prompt, load_prompts
+from flyserve.calibration.recording import Pair, RecordedPrompt, Recording, load_recording
+from flyserve.calibration.shown import frontier_chart, frontier_table, notes
+from flyserve.core.errors import ConfigError
+from flyserve.core.evidence import RoundEvidence
+from flyserve.core.messages import ModelInfo, Role
+from flyserve.core.presets import PRESETS
+from flyserve.core.response import DeploymentInfo
+from flyserve.core.types import EntropyEstimator
+from orchestration.deployment.presets import preset_writer, with_preset
+from router.speculation_config import SpeculationConfig
+from services.common.config import parse
+
+PAIR = Pair("target", "kernels", "drafter", "tokens", 15, 512, (0, 1))
+EVIDENCE = RoundEvidence((5,), (5, 6), (0.5, 0.1), (0.0,), (5, 7, 8, 6, 7, 8), (-0.1, -2.0, -4.0) * 2)
+RULES = {rule.name: rule for rule in candidates()}
+
+
+def test_every_rule_that_is_served_is_written_as_itself() -> None:
+    assert len(RULES) == len(candidates())
+    for rule in candidates()[1:]:
+        if rule.is_served:
+            config = parse(SpeculationConfig, {"preset": "own", "presets": {"own": rule.preset()}}, "test")
+            assert config.rule == rule.rule, rule.name
+
+
+def test_a_recording_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "pair.rec"
+    recording = Recording(PAIR, {"a b": RecordedPrompt((1, 2), {7: EVIDENCE}, {9: "text\n"})})
+    recording.save(path)
+    assert load_recording(path, PAIR) == recording == load_recording(path, None)
+    assert load_recording(tmp_path / "new", PAIR) == Recording(PAIR)
+    assert os.listdir(path.parent) == ["pair.rec"]
+
+
+@pytest.mark.parametrize("cut", [1, 40, 200, -1, -30])
+def test_a_cut_recording_is_named_and_stays(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "pair.rec"
+    Recording(PAIR, {text: RecordedPrompt((1,), {7: EVIDENCE}) for text in "ab"}).save(path)
+    text = path.read_text()
+    path.write_text(kept := text[:cut] if cut != -1 else text[: text.rindex('{"prompt"')])
+    with pytest.raises(ConfigError, match=r"pair.rec is no whole recording"):
+        load_recording(path, PAIR)
+    assert path.read_text() == kept
+
+
+@pytest.mark.parametrize("field, value", [("target", "x"), ("drafter", "suffix"), ("token_map", "y")])
+def test_a_recording_of_another_pair_is_named(tmp_path: Path, field: str, value: Any) -> None:
+    path = tmp_path / "pair.rec"
+    Recording(PAIR).save(path)
+    with pytest.raises(ConfigError, match=f"was recorded with {field} .*but the deployment has {value}"):
+        load_recording(path, replace(PAIR, **{field: value}))
+
+
+def test_a_deployment_without_a_drafter_has_no_pair() -> None:
+    target = ModelInfo(Role.TARGET, "m", "w", "a", "t", 10, 10, "float32", 1, 1, "1")
+    with pytest.raises(ConfigError, match="has no drafter at present"):
+        Pair.of(DeploymentInfo(target=target), 15)
+
+
+@pytest.mark.parametrize(
+    "text, part",
+    [
+        ("", "has no prompt"),
+        ("\n \n", "has no prompt"),
+        ('{"prompt": ""}', ":1: must be a JSON object"),
+        ('{"prompt": "a"}\n{"prompt": "b", "anwser": "c"}', ":2: must be a JSON object"),
+        ('{"prompt": "a", "answer": 4}', ":1: must be a JSON object"),
+        ('{"prompt": "a"}\n{"prompt": "a"}', ":2: has the prompt of .*:1 again"),
+        ("[" * 100_000, ":1: must be a JSON object"),
+    ],
+)
+def test_a_bad_file_of_prompts_is_named(tmp_path: Path, text: str, part: str) -> None:
+    (path := tmp_path / "prompts.jsonl").write_text(text)
+    with pytest.raises(ConfigError, match=part):
+        load_prompts(path)
+
+
+VERIFIER = (
+    "import json, sys; given = json.load(sys.stdin); sys.exit(given['answer'] not in given['response'])"
+)
+
+
+def verifier(tmp_path: Path, code: str, timeout_s: float = 60.0) -> Judge:
+    (file := tmp_path / "check.py").write_text(code)
+    return Judge(f"{sys.executable} {file}", timeout_s)
+
+
+def test_a_verifier_judges_by_its_status(tmp_path: Path) -> None:
+    judge, prompt = verifier(tmp_path, VERIFIER), Prompt("p:1", "2 + 2 = ?", "4")
+    assert judge.is_right(prompt, "it is 4") and not judge.is_right(prompt, "it is five")
+
+
+@pytest.mark.parametrize(
+    "code, part",
+    [
+        ("raise SystemExit(3)", "exits with status 3 on the response to p:1"),
+        ("import os; os.abort()", "exits with status -6"),
+        ("print('no such module'); raise SystemExit(2)", "no such module"),
+    ],
+)
+def test_a_verifier_that_fails_is_named(tmp_path: Path, code: str, part: str) -> None:
+    with pytest.raises(ConfigError, match=part):
+        verifier(tmp_path, code).is_right(Prompt("p:1", "a"), "b")
+
+
+def test_a_verifier_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    code = (
+        "import subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(999)'])\n"
+        f"open({str(pid)!r}, 'w').write(str(child.pid)); child.wait()"
+    )
+    with pytest.raises(ConfigError, match=r"did not end within 5 s \(--verifier-timeout-s\)"):
+        verifier(tmp_path, code, 5.0).is_right(Prompt("p:1", "a"), "b")
+    if pid.exists():  # a busy machine may not have started the child
+        state = Path(f"/proc/{pid.read_text()}/stat")
+        assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] in "ZX"
+
+
+def test_a_verifier_that_cannot_be_run_is_named() -> None:
+    with pytest.raises(ConfigError, match="cannot be run"):
+        Judge("no-such-command-at-all").is_right(Prompt("p:1", "a"), "b")
+
+
+def row(name: str, speed: float, kept: float, divergence: float = 0.0) -> Row:
+    accuracy = {"": kept, "hard": kept}
+    return Row(RULES[name], speed, divergence, 0.1, 0.5, accuracy, accuracy)
+
+
+ROWS = [
+    row("exact", 5, 1.0),
+    row("flyserve", 9, 0.6),
+    row("gap 0.45", 8, 0.99),
+    row("gap 0.25", 6, 1.0),
+    row("budget 2", 8.5, 0.985),
+    row("official", 7, 0.9),
+]
+
+
+def test_the_frontier_has_what_nothing_else_beats() -> None:
+    names = [each.candidate.name for each in frontier(ROWS)]
+    assert names == ["gap 0.25", "gap 0.45", "budget 2", "flyserve"]
+
+
+@pytest.mark.parametrize("keep, name", [(1.0, "gap 0.25"), (0.98, "gap 0.45"), (0.5, "flyserve")])
+def test_the_fastest_rule_that_keeps_the_accuracy_and_is_served_is_chosen(keep: float, name: str) -> None:
+    assert choose(ROWS, keep).candidate.name == name
+
+
+@pytest.mark.parametrize(
+    "rows, name, part",
+    [
+        (ROWS, "nothing", "--rule: is 'nothing', must be one of exact, "),
+        (ROWS, "budget 2", "no deployment serves it"),
+        ([replace(each, kept={}) for each in ROWS], None, "no prompt has an answer"),
+    ],
+)
+def test_a_choice_that_cannot_be_made_is_named(rows: list[Row], name: str | None, part: str) -> None:
+    with pytest.raises(ConfigError, match=part):
+        choose(rows, 0.98, name)
+
+
+def test_table_notes_and_chart_show_every_rule() -> None:
+    table, chart = frontier_table(ROWS, 3), frontier_chart(ROWS)
+    assert table.row_count == len(ROWS)
+    assert all(each.candidate.name in chart for each in ROWS) and chart.endswith("</svg>\n")
+    assert any("budget 2" in note for note in notes(ROWS))
+
+
+PRESET = RULES["gap 0.45"].preset()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "target: {model: x}\n",
+        "# top\ntarget:\n  model: x  # mine\nspeculation:\n  # why\n  mode: exact\n# end\n",
+        "target: {model: x}\nspeculation: {mode: exact}",
+        "target: {model: x}\nspeculation:\n  presets:\n    own:\n      window: 3\n      # after\n    b: {}\n",
+        "target: {model: x}\nspeculation:\n    presets: {}\n",
+        "{target: {model: x}}",
+    ],
+)
+def test_a_preset_is_written_and_the_rest_of_the_file_stays(tmp_path: Path, text: str) -> None:
+    (path := tmp_path / "deployment.yaml").write_text(text)
+    preset_writer(path, "own")(PRESET)
+    before, after = yaml.safe_load(text), yaml.safe_load(path.read_text())
+    assert after["speculation"]["presets"].pop("own") == PRESET
+    earlier = (before.get("speculation") or {}).get("presets") or {}
+    assert after["speculation"].pop("presets") == {k: v for k, v in earlier.items() if k != "own"}
+    others = {k: v for k, v in (before.pop("speculation", None) or {}).items() if k != "presets"}
+    assert after.pop("speculation") == others and after == before
+    kept = path.read_text()
+    assert all(line.partition("#")[2] in kept for line in text.splitlines() if "#" in line)
+
+
+@pytest.mark.parametrize(
+    "text, name, part",
+    [
+        ("target: {model: x}\n", "flyserve", "another name than those of the presets"),
+        ("target: {model: x}\n", "A name", "must match pattern"),
+        ("targets: {model: x}\n", "own", "targets"),
+        ("target: [\n", "own", "deployment.yaml"),
+        ("- 1\n", "own", "deployment.yaml"),
+        ("", "own", "deployment.yaml"),
+        ("target: {model: x}\nspeculation: [1]\n", "own", "speculation"),
+    ],
+)
+def test_a_file_or_a_name_that_does_not_fit_is_named_before_any_work(
+    tmp_path: Path, text: str, name: str, part: str
+) -> None:
+    (path := tmp_path / "deployment.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=part):
+        preset_writer(path, name)
+    assert path.read_text() == text
+
+
+@given(st.integers(1, 3), st.sampled_from(EntropyEstimator))
+def test_a_shorter_draft_is_the_beginning_of_the_recorded_one(
+    length: int, estimator: EntropyEstimator
+) -> None:
+    recorded = RoundEvidence(
+        (1, 2, 3), (1, 9, 3, 4), (0.1, 0.2, 0.3, 0.4), (0.0, 0.5, 0.0), (1, 2, 3) * 4, (-0.5, -1.5, -2.5) * 4
+    )
+    whole, cut = recorded.for_rule(estimator, 3), recorded.for_rule(estimator, length)
+    assert cut.positions == whole.positions[:length]
+    assert cut.extra_choice == recorded.choices[length]
+
+
+def test_rules_are_presets_with_names_that_help() -> None:
+    assert [rule.name for rule in candidates()[:5]] == ["exact", *PRESETS]
+    assert isinstance(candidates()[0], Candidate) and with_preset("a: 1\n", "n", {}).endswith("a: 1\n")
