@@ -1,0 +1,190 @@
+"""A calibration against a router: replays equal live responses, token for token."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flyserve.calibration.candidate import Candidate, Gates, candidates
+from flyserve.calibration.collect import Collector
+from flyserve.calibration.recording import Pair, RecordedPrompt
+from flyserve.calibration.replay import Replayed
+from flyserve.client import Client
+from flyserve.core.errors import FlyServeError, Overloaded
+from flyserve.core.messages import Extend, Open, Verification, VerifyStep
+from flyserve.core.request import DraftLength, SpeculationParams
+from flyserve.core.response import Response
+from flyserve.core.sequence import ReplicatedSequence
+from flyserve.core.types import EntropyEstimator, FlyRule, Mode, PositionLogprobs, Verdict
+from tests.contract.fakes import VOCAB_SIZE, FakeDrafter, FakeTarget, HashModel
+from tests.contract.router_rig import running
+
+LENGTH = 40
+SERVED = ("official", "vllm", "flyserve", "normalized entropy 0.2", "gap 0.7", "tail reject")
+PROMPTS = [tuple(range(start, start + 5)) for start in (40, 60, 80, 100)]
+OFTEN = FlyRule(threshold=0.0, window=1, min_following=1, guard_stops=True)
+"""A rule that rescues several tokens in a round."""
+_UNLIKELY = -9.0
+COUNTED = ("rounds", "drafted", "emitted", "accepted", "rescued", "carried", "draft_rounds")
+
+
+class Target(FakeTarget):
+    """A target whose entropies, gaps and log-probabilities are those of one distribution per position."""
+
+    def answer(self, known: ReplicatedSequence, opening: Open, step: VerifyStep | Extend) -> Verification:
+        answer = super().answer(known, opening, step)
+        ids = known.tokens.ids
+        first = len(ids) - len(answer.choices) + isinstance(step, VerifyStep)
+        drafts = ids[first:] if isinstance(step, VerifyStep) else ()
+        places = range(first, first + len(answer.choices))
+        tops = [_top(choice, place) for choice, place in zip(answer.choices, places, strict=True)]
+        known_drafts = [*drafts, *[None] * (len(tops) - len(drafts))]
+        logprobs = [
+            PositionLogprobs(None if draft is None else dict(top).get(draft, _UNLIKELY), top[0][1], top)
+            for top, draft in zip(tops, known_drafts, strict=True)
+        ]
+        entropies = [-sum(math.exp(value) * value for _, value in top) for top in tops]
+        if opening.entropy is EntropyEstimator.NORMALIZED:
+            entropies = [each / 4 + 0.01 * (place % 7) for each, place in zip(entropies, places, strict=True)]
+        return replace(
+            answer,
+            entropies=tuple(entropies) if answer.entropies else (),
+            gaps=tuple(each.gap for each in logprobs[: len(drafts)]) if opening.with_gaps else (),
+            logprobs=tuple(logprobs) if opening.num_logprobs is not None else (),
+        )
+
+
+def _top(choice: int, place: int) -> tuple[tuple[int, float], ...]:
+    """Return the three most likely tokens: the second is what a drafter that deviates chooses."""
+    first, share = 0.55 + 0.35 * (place * 37 % 11) / 11, 0.3 + 0.6 * (place * 53 % 13) / 13
+    second = 2 + (choice - 1) % (VOCAB_SIZE - 2)
+    rest = 1 - first
+    values = (first, rest * max(share, 0.5), rest * (1 - max(share, 0.5)))
+    return tuple(zip((choice, second, 2 + choice % (VOCAB_SIZE - 2)), map(math.log, values), strict=True))
+
+
+@asynccontextmanager
+async def collecting(
+    model: Path, ends_at: int = 10_000, drafter: FakeDrafter | None = None
+) -> AsyncIterator[Collector]:
+    target = Target(HashModel(ends_at=ends_at))
+    drafter = drafter or FakeDrafter(HashModel(agreement=0.75, ends_at=ends_at))
+    async with running(model, [target], [drafter]) as rig:
+        client = Client(rig.addresses[0])
+        deployment = await asyncio.to_thread(client.info)
+        try:
+            yield Collector(client, Pair.of(deployment, 15), LENGTH)
+        finally:
+            client.close()
+
+
+def live(collector: Collector, prompt: RecordedPrompt, rule: Candidate) -> Response:
+    """Return the response that the deployment gives under the preset that the rule is written as."""
+    assert collector.client is not None
+    fields = {**rule.preset(), "reproducible_drafts": True}
+    speculation = SpeculationParams(mode=Mode.FLY, draft_length=DraftLength(15), **fields)
+    return collector.client.generate(prompt.ids, LENGTH, speculation=speculation)
+
+
+def assert_equal(replayed: Replayed | None, response: Response) -> None:
+    assert replayed is not None
+    expected = [(token.id, token.verdict, token.choice) for token in response.tokens]
+    assert [(token.id, token.verdict, token.choice) for token in replayed.tokens] == expected
+    assert replayed.finish_reason is response.finish_reason
+    found = {name: getattr(replayed.statistics, name) for name in COUNTED}
+    assert found == {name: getattr(response.statistics, name) for name in COUNTED}
+
+
+@pytest.mark.parametrize("ends_at", [10_000, 30])
+async def test_a_replay_is_the_live_response_under_every_rule_that_is_served(
+    model: Path, ends_at: int
+) -> None:
+    rescued, responses = 0, set()
+    async with collecting(model, ends_at) as collector:
+        for ids in PROMPTS[:2]:
+            prompt = RecordedPrompt(ids)
+            for rule in (each for each in candidates() if each.name in SERVED):
+                replayed = await asyncio.to_thread(collector.complete, prompt, rule)
+                assert_equal(replayed, await asyncio.to_thread(live, collector, prompt, rule))
+                assert replayed is not None
+                rescued += replayed.statistics.rescued
+                responses.add(replayed.ids)
+    assert rescued and len(responses) > 3
+
+
+async def test_recorded_rules_are_replayed_without_a_deployment(model: Path) -> None:
+    exact, *others = [each for each in candidates() if each.name in ("exact", "budget 1", "window 3")]
+    async with collecting(model) as collector:
+        prompt = RecordedPrompt(PROMPTS[0])
+        found = {rule: await asyncio.to_thread(collector.complete, prompt, rule) for rule in (exact, *others)}
+    offline = replace(collector, client=None)
+    assert {rule: offline.complete(prompt, rule) for rule in found} == found
+    assert offline.complete(RecordedPrompt(PROMPTS[1]), exact) is None
+
+
+async def test_exact_is_recorded_by_one_request_and_is_the_plain_response(model: Path) -> None:
+    async with collecting(model) as collector:
+        assert collector.client is not None
+        prompt = RecordedPrompt(PROMPTS[0])
+        exact = await asyncio.to_thread(collector.complete, prompt, candidates()[0])
+        plain = await asyncio.to_thread(
+            collector.client.generate, prompt.ids, LENGTH, None, SpeculationParams(mode=Mode.PLAIN)
+        )
+        text = await asyncio.to_thread(collector.text, prompt, exact.ids)
+    assert exact is not None and exact.ids == tuple(token.id for token in plain.tokens)
+    assert exact.divergence == 0 and text == plain.text
+    assert len(prompt.rounds) == exact.statistics.rounds
+
+
+async def test_a_budget_is_never_overdrawn_and_an_empty_one_is_exact(model: Path) -> None:
+    exact, default = candidates()[0], Candidate("often", OFTEN)
+    async with collecting(model) as collector:
+        prompt = RecordedPrompt(PROMPTS[0])
+        spent = {}
+        for budget in (0.0, 2.5, math.inf):
+            rule = Candidate(f"budget {budget}", default.rule, Gates(budget=budget))
+            found = await asyncio.to_thread(collector.complete, prompt, rule)
+            assert found is not None and found.divergence <= budget
+            spent[budget] = found
+        plain = await asyncio.to_thread(collector.complete, prompt, exact)
+        free = await asyncio.to_thread(collector.complete, prompt, default)
+    assert plain is not None and free is not None
+    assert spent[0.0].ids == plain.ids and spent[math.inf].ids == free.ids
+    assert spent[0.0].divergence == 0 < spent[2.5].divergence < free.divergence
+
+
+async def test_a_cap_and_a_rank_are_kept_in_every_round(model: Path) -> None:
+    default = Candidate("often", OFTEN)
+    async with collecting(model) as collector:
+        prompt = RecordedPrompt(PROMPTS[0])
+        capped = Candidate("capped", default.rule, Gates(max_rescues=1))
+        ranked = Candidate("ranked", default.rule, Gates(max_rank=1))
+        free, one, none = [
+            await asyncio.to_thread(collector.complete, prompt, rule) for rule in (default, capped, ranked)
+        ]
+    assert free is not None and one is not None and none is not None
+    assert none.statistics.rescued == 0 < one.statistics.rescued <= one.statistics.rounds
+    assert one.statistics.rescued < free.statistics.rescued
+    assert all(token.verdict is not Verdict.RESCUED for token in none.tokens)
+
+
+class FullDrafter(FakeDrafter):
+    """A drafter without a place."""
+
+    @asynccontextmanager
+    async def session(self, opening: Open) -> AsyncIterator[Any]:
+        raise Overloaded("0 sequences are open", 60.0)
+        yield
+
+
+async def test_a_round_without_its_draft_is_not_recorded(model: Path) -> None:
+    prompt = RecordedPrompt(PROMPTS[0])
+    async with collecting(model, drafter=FullDrafter(HashModel())) as collector:
+        with pytest.raises(FlyServeError, match="could not be recorded"):
+            await asyncio.to_thread(collector.complete, prompt, candidates()[0])
+    assert not prompt.rounds
