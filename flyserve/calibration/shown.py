@@ -1,6 +1,6 @@
-"""The table, the notes and the chart of a calibration. Pure."""
+"""The tables, the notes and the chart of a calibration. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
 from rich import box
@@ -12,23 +12,35 @@ _WIDTH, _HEIGHT, _MARGIN = 760, 460, 64
 _TICKS = 5
 
 
-def frontier_table(rows: Sequence[Row], num_prompts: int) -> Table:
-    """Return a table of all rows, the slowest first; a star marks the frontier."""
+def tables(rows: Sequence[Row], num_prompts: int) -> Iterator[Table]:
+    """Yield a table of speed and divergence and, if responses were judged, one of accuracy.
+
+    Both have all rows, the slowest first; a star marks the frontier.
+    """
+    ordered = sorted(rows, key=lambda row: row.tokens_per_round)
     front = frontier(rows)
-    table = Table(title=f"{num_prompts} prompts", title_justify="left", box=box.SIMPLE)
+    names = [f"{'*' if row in front else ' '} {row.candidate.name}" for row in ordered]
+    yield _table(
+        f"{num_prompts} prompts",
+        ("tokens/round", "nats/100", "rescued", "same text"),
+        {name: _cells(row) for name, row in zip(names, ordered, strict=True)},
+    )
+    if families := [*rows[0].accuracy]:
+        yield _table(
+            "accuracy",
+            (*(family or "all" for family in families), "lost/gained"),
+            {name: _accuracies(row) for name, row in zip(names, ordered, strict=True)},
+        )
+
+
+def _table(title: str, columns: Sequence[str], cells: Mapping[str, Iterator[str]]) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE)
     table.add_column("rule", no_wrap=True)
-    families = [*rows[0].accuracy]
-    for name in ("tokens/round", "nats lost/100", "rescued", "same text", *map(_titled, families)):
-        table.add_column(name, justify="right")
-    if families:
-        table.add_column("lost / gained", justify="right")
-    for row in sorted(rows, key=lambda row: row.tokens_per_round):
-        table.add_row(f"{'*' if row in front else ' '} {row.candidate.name}", *_cells(row))
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, values in cells.items():
+        table.add_row(name, *values)
     return table
-
-
-def _titled(family: str) -> str:
-    return f"accuracy, {family}" if family else "accuracy"
 
 
 def _cells(row: Row) -> Iterator[str]:
@@ -36,14 +48,17 @@ def _cells(row: Row) -> Iterator[str]:
     yield f"{row.divergence:.2f}"
     yield f"{row.rescued:.2%}"
     yield f"{row.same:.0%}"
+
+
+def _accuracies(row: Row) -> Iterator[str]:
     yield from (f"{value:.1%}" for value in row.accuracy.values())
-    if row.accuracy:
-        yield f"{row.lost} / {row.gained}"
+    yield f"{row.lost} / {row.gained}"
 
 
 def notes(rows: Sequence[Row]) -> Iterator[str]:
     """Yield the explanation of what the table cannot show."""
     yield "*: no other rule has both more tokens per round and a smaller loss"
+    yield "nats/100: how much less likely the target finds the rescued tokens than its own, per 100 tokens"
     if replayed := [row.candidate.name for row in rows if not row.candidate.is_served]:
         yield f"replayed only, no deployment serves them: {', '.join(replayed)}"
     if not rows[0].accuracy:

@@ -96,7 +96,7 @@ def calibrate(
         from flyserve.calibration.prompts import Judge, load_prompts
         from flyserve.calibration.recording import Pair, load_recording, write_whole
         from flyserve.calibration.run import Calibration, saved
-        from flyserve.calibration.shown import frontier_chart, frontier_table, notes
+        from flyserve.calibration.shown import frontier_chart, notes, tables
         from flyserve.core.presets import PRESETS
 
         loaded, write = load_prompts(prompts, problems), _writer(writing)
@@ -111,7 +111,8 @@ def calibrate(
                 rows = calibration.run(candidates(), always, finalists)
         if chart is not None:
             write_whole(chart, frontier_chart(rows))
-        output().print(frontier_table(rows, len(loaded)))
+        for table in tables(rows, len(loaded)):
+            output().print(table)
         for note in notes(rows):
             output().print(note, markup=False)
         if write is not None:

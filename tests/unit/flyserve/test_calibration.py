@@ -15,7 +15,7 @@ from flyserve.calibration.candidate import Candidate, candidates
 from flyserve.calibration.frontier import Row, choose, frontier
 from flyserve.calibration.prompts import Judge, Prompt, load_prompts
 from flyserve.calibration.recording import Pair, RecordedPrompt, Recording, load_recording
-from flyserve.calibration.shown import frontier_chart, frontier_table, notes
+from flyserve.calibration.shown import frontier_chart, notes, tables
 from flyserve.core.errors import ConfigError
 from flyserve.core.evidence import RoundEvidence
 from flyserve.core.messages import ModelInfo, Role
@@ -177,8 +177,8 @@ def test_a_choice_that_cannot_be_made_is_named(rows: list[Row], name: str | None
 
 
 def test_table_notes_and_chart_show_every_rule() -> None:
-    table, chart = frontier_table(ROWS, 3), frontier_chart(ROWS)
-    assert table.row_count == len(ROWS)
+    chart = frontier_chart(ROWS)
+    assert [table.row_count for table in tables(ROWS, 3)] == [len(ROWS), len(ROWS)]
     assert all(each.candidate.name in chart for each in ROWS) and chart.endswith("</svg>\n")
     assert any("budget 2" in note for note in notes(ROWS))
 
