@@ -86,9 +86,8 @@ def _new_name(name: str) -> str:
     return name
 
 
-PresetName = Annotated[
-    str, Field(pattern=r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"), AfterValidator(_new_name)
-]
+_Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$")]
+PresetName = Annotated[_Name, AfterValidator(_new_name)]
 """Name of a deployment's own preset."""
 
 
@@ -104,7 +103,7 @@ class SpeculationConfig(_Rule):
     """`plain` decodes without drafts, `exact` accepts only the target's own tokens, `fly` also accepts
     draft tokens by the rule."""
 
-    preset: str = DEFAULT_PRESET
+    preset: _Name = DEFAULT_PRESET
     """Named rule that `fly` starts from: official, vllm, paper, flyserve, or one of `presets`."""
 
     presets: dict[PresetName, PresetConfig] = Field({}, max_length=64)

@@ -189,6 +189,10 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"speculation": {"carry_after": 7}},
         ("speculation.carry_after: is 7", "window of 6"),
     ),
+    "carried beyond the window of the deployment's own preset": (
+        {"speculation": {"carry_after": 4, "preset": "own", "presets": {"own": {"window": 3}}}},
+        ("speculation.carry_after: is 4", "window of 3"),
+    ),
     "carried beyond a window that is given": (
         {"speculation": {"carry_after": 4, "window": 3}},
         ("speculation.carry_after: is 4", "window of 3"),

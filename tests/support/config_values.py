@@ -6,10 +6,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from services.common.sections import keys_of, sections_of
+from services.common.sections import keys_of, named_sections, sections_of
 from tools.chart_schema import plain_schemas
 
-STRINGS = ("keys.yaml", "http://127.0.0.1:4317", "5100-5199", "other")
+STRINGS = ("keys.yaml", "http://127.0.0.1:4317", "official", "5100-5199", "other")
 
 
 def other_values(union: Sequence[type[BaseModel]], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -18,6 +18,8 @@ def other_values(union: Sequence[type[BaseModel]], prefix: str = "") -> Iterator
     for name, field in keys_of(union).items():
         if inner := sections_of(field.annotation):
             yield from other_values(inner, f"{prefix}{name}.")
+        elif named := named_sections(field.annotation):
+            yield f"{prefix}{name}", {STRINGS[-1]: nested(dict(other_values(named)))}
         else:
             yield f"{prefix}{name}", other_value(schemas[name])
 
