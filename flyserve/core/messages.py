@@ -216,8 +216,7 @@ class Close:
     update: SequenceUpdate | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Stale:
+class Stale(NamedTuple):
     """The server does not have the kept tokens: the client must replay from `keep = 0` on the same stream."""
 
     step_id: int

@@ -8,9 +8,10 @@ from flyserve.core.messages import Load, ProposalCounts, Stale, StepTimes
 from flyserve.core.sequence import SequenceUpdate, StaleReason
 from flyserve.core.types import PositionLogprobs, SparseDistribution
 from flyserve.v1 import common_pb2, target_pb2
-from flyserve.wire.enums import members
+from flyserve.wire.enums import members, numbers
 
 _STALE_REASONS = members(StaleReason, common_pb2.StaleReason.DESCRIPTOR)
+_STALE_NUMBERS = numbers(StaleReason, common_pb2.StaleReason.DESCRIPTOR)
 _TIMES, _LOAD, _COUNTS = (attrgetter(*kind._fields) for kind in (StepTimes, Load, ProposalCounts))
 """All fields of a message of numbers at once, which is faster than one by one."""
 
@@ -31,6 +32,11 @@ def update_from_wire(wire: common_pb2.SequenceUpdate) -> SequenceUpdate:
 def listed(wire: Any) -> tuple[Any, ...]:
     """Return the values of a repeated field; a slice is copied in native code, an iterator is not."""
     return tuple(wire[:])
+
+
+def write_stale(stale: Stale, wire: common_pb2.Stale) -> None:
+    wire.step_id = stale.step_id
+    wire.reason = _STALE_NUMBERS[stale.reason]  # type: ignore[assignment]
 
 
 def stale_from_wire(wire: common_pb2.Stale) -> Stale:

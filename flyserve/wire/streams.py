@@ -35,6 +35,7 @@ from flyserve.wire.step_parts import (
     update_from_wire,
     write_distributions,
     write_numbers,
+    write_stale,
     write_update,
 )
 
@@ -116,7 +117,7 @@ def verify_response_to_wire(message: Verification | Stale | Queued | Opened) -> 
         case Verification():
             _write_verification(message, wire.verification)
         case Stale():
-            encode(message, wire.stale)
+            write_stale(message, wire.stale)
         case Queued():
             wire.queued.SetInParent()
         case Opened():
@@ -188,7 +189,7 @@ def draft_response_to_wire(message: Draft | Stale) -> drafter_pb2.DraftResponse:
     if isinstance(message, Draft):
         _write_draft(message, wire.draft)
     else:
-        encode(message, wire.stale)
+        write_stale(message, wire.stale)
     return wire
 
 
