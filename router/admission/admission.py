@@ -93,8 +93,11 @@ class Admission:
             Overloaded: The queue is full, or the expected wait exceeds the deadline.
             DeadlineExceeded: The deadline has passed.
         """
-        if self._is_free(min(num_choices, max(1, self.limit))):
-            return
+        if not self._is_free(self._num_slots(num_choices)):
+            self._check_queue(tenant, deadline)
+
+    def _check_queue(self, tenant: str, deadline: Deadline) -> None:
+        """Raise an error if a request cannot be queued, or could not finish in time."""
         wait_s, remaining_s = self.estimate_wait_s(tenant), deadline.remaining_s()
         if wait_s is not None and remaining_s is not None:
             self._check_time(wait_s, self._finished_s.value or 0.0, remaining_s)
@@ -123,10 +126,8 @@ class Admission:
             DeadlineExceeded: The deadline has passed, or is too close for the work when the slots become
                 free.
         """
-        if not is_admitted:
-            self.check(tenant, deadline, num_choices)
-        held = Slots(self, tenant, deadline, priority, min(num_choices, max(1, self.limit)))
-        await self._acquire(held, may_displace=not is_admitted)
+        held = Slots(self, tenant, deadline, priority, self._num_slots(num_choices))
+        await self._acquire(held, is_admitted)
         started = self._clock.now()
         try:
             yield held
@@ -169,12 +170,18 @@ class Admission:
                 f"the request cannot finish within {remaining_s:.1f} s: it needs {needed}", wait_s
             )
 
+    def _num_slots(self, num_choices: int) -> int:
+        """Return the number of slots that a request gets at once: fewer than choices if there are fewer."""
+        return num_choices if num_choices <= 1 else min(num_choices, max(1, self.limit))
+
     def _is_free(self, num_slots: int) -> bool:
         """Return True if a request need not wait."""
+        if self.queued:
+            return False
         limit = self.limit
-        return not self.queued and (self.admitted + num_slots <= limit or (limit > 0 and not self.admitted))
+        return self.admitted + num_slots <= limit or (limit > 0 and not self.admitted)
 
-    async def _acquire(self, held: Slots, may_displace: bool) -> None:
+    async def _acquire(self, held: Slots, is_admitted: bool) -> None:
         """Wait for the slots.
 
         NOTE: a released slot is assigned to a queued request at once, so no slot is free while one is queued,
@@ -183,8 +190,10 @@ class Admission:
         if self._is_free(held.num_unused):
             self._queue.take(held.tenant, held.num_unused)
             return
-        if may_displace and self.queued >= self._max_queued:
-            self._displace()
+        if not is_admitted:
+            self._check_queue(held.tenant, held.deadline)
+            if self.queued >= self._max_queued:
+                self._displace()
         waiter = self._waiter(held, held.num_unused)
         self._queue.push(held.tenant, waiter, held.num_unused, held.priority)
         await self._wait(waiter)
@@ -231,7 +240,8 @@ class Admission:
         self.release(waiter.tenant, waiter.num_slots)
 
     def _fill(self) -> None:
-        while (waiter := self._queue.pop(self.limit - self.admitted)) is not None:
+        """Assign free slots to queued requests."""
+        while self.queued and (waiter := self._queue.pop(self.limit - self.admitted)) is not None:
             if not self._offer(waiter):
                 self._queue.release(waiter.tenant, waiter.num_slots)
 

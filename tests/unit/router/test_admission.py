@@ -257,3 +257,13 @@ async def test_a_refused_choice_waits_before_all_later_requests() -> None:
             assert exchange.done() and made.served == []
         await made.settle()
         assert made.served == ["later"]
+
+
+async def test_a_request_counts_the_places_of_all_targets_only_where_they_matter() -> None:
+    counted: list[None] = []
+    admission = Admission(4, 4, VirtualClock(), lambda: counted.append(None))
+    for _ in range(3):
+        admission.check("", Deadline(VirtualClock(), None))
+        async with admission.slots("", Deadline(VirtualClock(), None)) as slots, slots.slot():
+            pass
+    assert len(counted) == 2 * 3, "at the check, and for the slot"
