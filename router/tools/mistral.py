@@ -65,6 +65,8 @@ class Mistral(ToolParser):
 
     def _in_list(self, char: str) -> bool:
         """Take a character between the calls of a list; return False if it has no place there."""
+        if char == "]" and self._raw.startswith(_CALLS):
+            return False  # a list without a call
         if char == "]":
             self._state, self._raw = _State.CONTENT, ""
             self._sink.end_content()

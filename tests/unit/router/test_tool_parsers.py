@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import count
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flyserve.core.markers import MISTRAL_THINK, THINK
@@ -114,6 +114,7 @@ def test_cuts_into_rounds_change_nothing(
     st.lists(st.integers(1, 40)),
     st.booleans(),
 )  # fmt: skip
+@example(ToolFamily.MISTRAL, ["[TOOL_CALLS]", "[", "]"], [], False)
 def test_whatever_a_model_writes_is_the_same_in_any_cut(
     family: ToolFamily, pieces: list[str], cuts: list[int], by_id: bool
 ) -> None:
