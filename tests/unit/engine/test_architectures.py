@@ -14,7 +14,7 @@ from flyserve.core.messages import Role
 from flyserve.core.request import SamplingParams
 from services.engine.base import ForwardInput, Scores
 from services.engine.config import ModelConfig
-from services.engine.forward import attention, torch_runner
+from services.engine.forward import ragged, torch_runner
 from services.engine.forward.torch_runner import TorchRunner, load_runner
 from services.engine.head.head_scorer import HeadScorer
 from services.engine.memory.paged_kv_cache import PagedKvCache
@@ -109,9 +109,9 @@ def test_every_architecture_loads_in_bfloat16(model_folder: FolderMaker, kind: s
 def test_an_omitted_part_of_attention_is_detected(
     model_folder: FolderMaker, monkeypatch: pytest.MonkeyPatch, kind: str, keyword: str, dtype: str
 ) -> None:
-    plain = attention.ragged_attention
+    plain = ragged.ragged_attention
     monkeypatch.setattr(
-        attention, "ragged_attention", lambda *args, **kwargs: plain(*args, **{**kwargs, keyword: None})
+        ragged, "ragged_attention", lambda *args, **kwargs: plain(*args, **{**kwargs, keyword: None})
     )
     with pytest.raises(ModelError, match="differs from transformers"):
         served(model_folder(kind), dtype)
@@ -122,9 +122,9 @@ def test_a_window_longer_than_the_check_is_rejected(tmp_path: Path, monkeypatch:
     model.config.sliding_window = 40
     model.save_pretrained(tmp_path)
     assert loaded(tmp_path).description.startswith("ragged")
-    plain = attention.ragged_attention
+    plain = ragged.ragged_attention
     monkeypatch.setattr(
-        attention,
+        ragged,
         "ragged_attention",
         lambda *args, **kwargs: plain(*args, **{**kwargs, "sliding_window": None}),
     )
@@ -138,7 +138,7 @@ def test_a_model_that_raises_is_rejected_in_one_line(
     def fails(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("sizes\ndo not fit")
 
-    monkeypatch.setattr(attention, "ragged_attention", fails)
+    monkeypatch.setattr(ragged, "ragged_attention", fails)
     with pytest.raises(
         ModelError, match="Qwen3ForCausalLM cannot be computed: RuntimeError: sizes do not fit"
     ):
