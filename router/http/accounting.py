@@ -1,6 +1,6 @@
 """Token counts and acceptance of drafts over all choices of one HTTP request."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from flyserve.core.response import Chunk, Round
@@ -56,7 +56,7 @@ class Accounting:
         self._prompt_tokens = 0
         self._completion_tokens = 0
         self._cached: dict[int, int] = {}
-        self._drafts: dict[tuple[int, int], AcceptedDrafts] = {}
+        self._drafts = defaultdict[tuple[int, int], AcceptedDrafts](AcceptedDrafts)
         self._emitted = 0
         self._predicted = self._predicted_accepted = self._reasoning = 0
 
@@ -64,7 +64,7 @@ class Accounting:
         """Add a chunk of the request's prompt with the index `request`."""
         self._prompt_tokens += chunk.prompt_tokens
         self._completion_tokens += len(chunk.tokens)
-        drafts = self._drafts.setdefault((request, chunk.choice_index), AcceptedDrafts())
+        drafts = self._drafts[request, chunk.choice_index]
         for each in chunk.rounds:
             drafts.add(each)
         if isinstance(chunk, MessageChunk):

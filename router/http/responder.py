@@ -26,6 +26,7 @@ from router.http.connection import EventStream, while_connected
 from router.http.errors import renamed, renamed_text, reply_to
 from router.http.fields import StreamOptions
 from router.http.objects import Envelope, Extension, NamedToken, VerdictToken
+from router.http.text_frames import TextFrames
 from router.service import GenerationService
 from router.tools.parts import Parts, join_parts
 
@@ -192,40 +193,56 @@ class Responder:
         return self._format.with_echo(choice, self._echo(index), tokens)
 
     async def _stream(self, send: Send) -> None:
-        events, sent = EventStream(send), dict[int, int]()
+        events, sent, ending = EventStream(send), dict[int, int](), [_DONE]
+        frames = TextFrames(lambda chunk: self._chunk(chunk, 0))
 
         async def emit(chunk: Chunk) -> None:
             index = chunk.choice_index
-            make = partial(self._chunk, chunk, sent.get(index))
-            await events.send(make() if index in sent else await off_loop(self._cost_s(), make))
-            sent[index] = sent.get(index, len(self._echo(index))) + sum(
-                len(token.text) for token in chunk.tokens
-            )
+            if index not in sent:
+                sent[index] = len(self._echo(index))
+                data = await off_loop(self._cost_s(), partial(self._first_chunk, chunk))
+            else:
+                data = self._chunk(chunk, sent[index]) if self._has_figures else frames.json(chunk)
+            await events.send(data)
+            if self._has_figures:
+                sent[index] += sum(len(token.text) for token in chunk.tokens)
 
         try:
             await self._generate(emit)
             if self._options.include_usage or self._sends_metrics:
-                await events.send(self._envelope(self._format.chunk, [], **self._totals))
+                ending = [self._envelope(self._format.chunk, [], **self._totals), _DONE]
         except Exception as error:
             if not events.have_begun:
                 raise
-            await events.send(json.dumps(reply_to(error).content).encode())
-        await events.send(_DONE)
-        await events.end()
+            ending = [json.dumps(reply_to(error).content).encode(), _DONE]
+        await events.end(*ending)
 
-    def _chunk(self, chunk: Chunk, sent: int | None) -> bytes:
+    @property
+    def _has_figures(self) -> bool:
+        """True if a chunk has more than text: figures of its tokens, or the usage so far."""
+        asked, options = self._request, self._options
+        return bool(
+            asked.body.verdicts or asked.requests[0].logprobs is not None or options.continuous_usage_stats
+        )
+
+    def _first_chunk(self, chunk: Chunk) -> bytes:
+        """Return the first chunk of a choice, which may begin with its prompt."""
+        index = chunk.choice_index
+        first = self._format.chunk_choice(chunk, len(self._echo(index)) or None, _parts(chunk))
+        return self._choice_chunk(self._echoed(first, index), chunk)
+
+    def _chunk(self, chunk: Chunk, sent: int) -> bytes:
+        """Return a chunk of a choice of which `sent` characters have been sent."""
+        choice = self._format.chunk_choice(chunk, sent, _parts(chunk))
+        return self._choice_chunk(choice, chunk)
+
+    def _choice_chunk(self, choice: Any, chunk: Chunk) -> bytes:
+        """Return the chunk that has a part of a choice, and the figures that come with it."""
         extra = self._extension(chunk.tokens, chunk.rounds, chunk.statistics, chunk.warnings)
         if chunk.finish_reason is not None:
             extra |= self._warnings
         if self._options.include_usage:
             extra["usage"] = self._accounting.usage if self._options.continuous_usage_stats else None
-        parts = chunk.parts if isinstance(chunk, MessageChunk) else None
-        if sent is not None:
-            choice = self._format.chunk_choice(chunk, sent, parts)
-        else:
-            index = chunk.choice_index
-            first = self._format.chunk_choice(chunk, len(self._echo(index)) or None, parts)
-            choice = self._echoed(first, index)
         return self._envelope(self._format.chunk, [self._request.final(choice)], **extra)
 
     def _envelope(self, shape: tuple[type[Envelope], str], choices: Sequence[Any], **extra: Any) -> bytes:
@@ -247,6 +264,10 @@ class Responder:
         ending = {} if statistics is None else {"statistics": statistics, "warnings": named}
         verdicts = [_verdict_token(token) for token in tokens]
         return {"flyserve": Extension(tokens=verdicts, rounds=list(rounds), **ending)}
+
+
+def _parts(chunk: Chunk) -> Parts | None:
+    return chunk.parts if isinstance(chunk, MessageChunk) else None
 
 
 def _without_tokens(chunk: Chunk) -> Chunk:
