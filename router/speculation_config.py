@@ -118,7 +118,7 @@ class SpeculationConfig(_Rule):
     exact_in: tuple[Span, ...] = ()
     """Kinds of text that `fly` decodes exactly; a request may add others."""
 
-    @property
+    @cached_property
     def plan(self) -> SpeculationPlan:
         """Speculation of a request that sets nothing."""
         return SpeculationPlan(

@@ -47,7 +47,8 @@ class ServedModels:
         """
         name = request.body.model or self._name
         self.require(name)
-        request = replace(request, body=request.body.model_copy(update={"model": name}))
+        if request.body.model is None:
+            request = replace(request, body=request.body.model_copy(update={"model": name}))
         if name == self._name:
             return request
         return replace(request, requests=tuple(map(_to_drafter, request.requests)))

@@ -111,6 +111,8 @@ class PreparedRequest(RequestParams):
 
     def unfinished(self) -> dict[int, "PreparedRequest"]:
         """Return the choices that are not finished, by index, each with its received part."""
+        if self.n == 1 and not self.resumed:
+            return {0: self}
         received = {choice.index: choice for choice in self.resumed}
         return {
             index: replace(choice, resumed=(received[index],)) if index in received else choice

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -66,7 +66,7 @@ class Quotas:
             if (most := getattr(caller, limit)) is not None and number > most:
                 found = f"has {number} prompts, each of which counts as a request"
                 raise InvalidRequest.of("prompt", f"{found}; this API key may have {most} ({limit})")
-        with self._counted(caller, number - 1):
+        with self._counted(caller, number - 1) if number > 1 else nullcontext():
             yield
 
     @contextmanager
