@@ -36,9 +36,10 @@ class PrefixAffinity(Policy):
             return least_loaded(candidates)
         traffic, share = self._traffic, LOAD_FACTOR / len(candidates)
         affinity_key = traffic.affinity_key(key, share)
-        order = sorted(candidates, key=lambda candidate: _rank(candidate, affinity_key), reverse=True)
-        ranks = {candidate.identity: _rank(candidate, affinity_key) for candidate in order}
-        owner = traffic.owner(affinity_key, ranks, share)
+        ranks = {candidate.identity: _rank(candidate, affinity_key) for candidate in candidates}
+        order = sorted(candidates, key=lambda candidate: ranks[candidate.identity], reverse=True)
+        ranked = {candidate.identity: ranks[candidate.identity] for candidate in order}
+        owner = traffic.owner(affinity_key, ranked, share)
         traffic.add(key, affinity_key, owner, ranks[owner])
         order.sort(key=lambda candidate: candidate.identity != owner)
         bound = load_bound([candidate.load for candidate in candidates])

@@ -41,6 +41,7 @@ class RecentTraffic:
         self._affinity_keys: Counter[BlockKey] = Counter()
         self._owners: dict[BlockKey, str] = {}
         self._owned: defaultdict[str, dict[BlockKey, Rank]] = defaultdict(dict)
+        self._load: Counter[str] = Counter()
 
     def affinity_key(self, key: RequestKey, share: float) -> BlockKey:
         """Return the shortest prefix that at most a `share` of requests have and at which prompts diverge.
@@ -67,15 +68,16 @@ class RecentTraffic:
         """
         limit, own = max(_FEW, share * (len(self._requests) + 1)), self._affinity_keys[affinity_key]
         present = self._owners.get(affinity_key)
+        others = {replica: self._load[replica] - own * (replica == present) for replica in ranks}
         for replica, rank in ranks.items():
-            most = limit if replica == present else _FILL_LIMIT * limit
-            if own + self._num_before(replica, own, rank, _HOT * limit) < most:
+            most = (limit if replica == present else _FILL_LIMIT * limit) - own
+            if others[replica] < most or self._num_before(replica, own, rank, _HOT * limit) < most:
                 return replica
-        return min(ranks, key=lambda replica: self.owned_by(replica) - own * (replica == present))
+        return min(ranks, key=others.__getitem__)
 
     def owned_by(self, replica: str) -> int:
         """Return the number of recent requests whose keys the replica owns."""
-        return sum(self._affinity_keys[key] for key in self._owned[replica])
+        return self._load[replica]
 
     def add(self, key: RequestKey, affinity_key: BlockKey, owner: str, rank: Rank) -> None:
         """Record a request; make `owner`, where its key has this `rank`, the owner of the key.
@@ -88,6 +90,7 @@ class RecentTraffic:
         self._requests.append((key, affinity_key))
         self._prefixes.update(key)
         self._affinity_keys[affinity_key] += 1
+        self._load[owner] += self._affinity_keys[affinity_key]
         if len(self._requests) > self._most:
             self._remove(*self._requests.popleft())
 
@@ -103,11 +106,13 @@ class RecentTraffic:
     def _release(self, affinity_key: BlockKey) -> None:
         if (owner := self._owners.pop(affinity_key, None)) is not None:
             del self._owned[owner][affinity_key]
+            self._load[owner] -= self._affinity_keys[affinity_key]
 
     def _remove(self, key: RequestKey, affinity_key: BlockKey) -> None:
         for block in key:
             _decrease(self._prefixes, block)
         _decrease(self._affinity_keys, affinity_key)
+        self._load[self._owners[affinity_key]] -= 1
         if affinity_key not in self._affinity_keys:
             self._release(affinity_key)
 
