@@ -70,11 +70,11 @@ def _top(choice: int, place: int) -> tuple[tuple[int, float], ...]:
 
 @asynccontextmanager
 async def collecting(
-    model: Path, ends_at: int = 10_000, drafter: FakeDrafter | None = None
+    model: Path, ends_at: int = 10_000, drafter: FakeDrafter | None = None, **config: Any
 ) -> AsyncIterator[Collector]:
     target = Target(HashModel(ends_at=ends_at))
     drafter = drafter or FakeDrafter(HashModel(agreement=0.75, ends_at=ends_at))
-    async with running(model, [target], [drafter]) as rig:
+    async with running(model, [target], [drafter], **config) as rig:
         client = Client(rig.addresses[0])
         deployment = await asyncio.to_thread(client.info)
         try:
@@ -115,6 +115,19 @@ async def test_a_replay_is_the_live_response_under_every_rule_that_is_served(
                 rescued += replayed.statistics.rescued
                 responses.add(replayed.ids)
     assert rescued and len(responses) > 3
+
+
+async def test_a_preset_of_the_deployment_decides_as_its_replay(model: Path) -> None:
+    rule = next(each for each in candidates() if each.name == "gap 0.7, window 2")
+    prompt = RecordedPrompt(PROMPTS[0])
+    speculation = SpeculationParams(mode=Mode.FLY, preset="careful", reproducible_drafts=True)
+    async with collecting(model, speculation={"presets": {"careful": rule.preset()}}) as collector:
+        assert collector.client is not None
+        replayed = await asyncio.to_thread(collector.complete, prompt, rule)
+        response = await asyncio.to_thread(collector.client.generate, prompt.ids, LENGTH, None, speculation)
+        deployment = await asyncio.to_thread(collector.client.info)
+    assert_equal(replayed, response)
+    assert "careful" in deployment.presets and response.statistics.rescued
 
 
 async def test_recorded_rules_are_replayed_without_a_deployment(model: Path) -> None:
