@@ -46,6 +46,8 @@ BODY: dict[str, Any] = {
         {"role": "assistant", "content": "a 1", "reasoning": "r 1", "tool_calls": [CALL], "name": "o"},
         {"role": "tool", "content": "t 1", "tool_call_id": "c1", "name": "p"},
         {"role": "assistant", "content": [{"type": "refusal", "refusal": "a 2"}], "reasoning_content": "r 2"},
+        {"role": "assistant", "content": "a 3", "function_call": {"name": "f", "arguments": ARGUMENTS}},
+        {"role": "function", "content": "t 2", "name": "q"},
         {"role": "user", "content": [{"type": "text", "text": "u 2"}, {"type": "text", "text": "u 3"}]},
     ],
     "tools": [{"type": "function", "function": {"name": "f", "description": "w", "parameters": SCHEMA}}],
@@ -72,7 +74,7 @@ def changed(value: Any, texts: Mapping[Place, str], path: tuple[str | int, ...] 
     if isinstance(value, dict):
         items = ((key, changed(item, texts, (*path, key))) for key, item in value.items())
         found = {texts.get(((*path, key), True), key): item for key, item in items}
-        is_call = path[-1:] == ("function",) and "arguments" in found
+        is_call = path[-1:] in (("function",), ("function_call",)) and "arguments" in found
         return found | {"arguments": json.dumps(found["arguments"], ensure_ascii=False)} if is_call else found
     if isinstance(value, list):
         return [changed(item, texts, (*path, index)) for index, item in enumerate(value)]
