@@ -112,6 +112,6 @@ def test_the_load_of_a_look_up_drafter_is_its_sequences_and_not_its_cache() -> N
     servicer = LookupServicer(config, Telemetry())
     idle = servicer._load()
     assert idle.kv_capacity, "0 stands for an unknown load"
-    full = replace(idle, sequences=7, kv_cached=1024)
+    full = idle._replace(sequences=7, kv_cached=1024)
     drafters = [replace(instance(0), load=load) for load in (idle, full)]
     assert tier_demand(drafters, max_sequences=10) == Demand(0.7)
