@@ -51,8 +51,7 @@ class Target(FakeTarget):
         entropies = [-sum(math.exp(value) * value for _, value in top) for top in tops]
         if opening.entropy is EntropyEstimator.NORMALIZED:
             entropies = [each / 4 + 0.01 * (place % 7) for each, place in zip(entropies, places, strict=True)]
-        return replace(
-            answer,
+        return answer._replace(
             entropies=tuple(entropies) if answer.entropies else (),
             gaps=tuple(each.gap for each in logprobs[: len(drafts)]) if opening.with_gaps else (),
             logprobs=tuple(logprobs) if opening.num_logprobs is not None else (),
