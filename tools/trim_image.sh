@@ -11,8 +11,11 @@ case $1 in
       ! -name 'tokenization*' ! -name 'configuration*' ! -name '__init__*' ! -name '*normalizer*' -delete
     ;;
   cpu)
-    # Headers and tests of torch's C++ interface; of Ray, Java, C++ and the libraries for training.
-    rm -rf torch/include torch/test torch/share ray/jars ray/cpp ray/rllib ray/llm
+    # Headers and tests of torch's C++ interface; of Ray, Java, C++ and the libraries for data and training.
+    rm -rf torch/include torch/test torch/share
+    rm -rf ray/jars ray/cpp ray/rllib ray/llm ray/data ray/train ray/tune
+    # Sources that others are generated from, and converters of checkpoints.
+    find transformers/models \( -name 'modular_*' -o -name 'convert_*' \) -delete
     find torch/bin -type f ! -name torch_shm_manager -delete
     find ray/dashboard -name '*.map' -delete
     ;;
