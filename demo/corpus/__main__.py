@@ -22,4 +22,6 @@ def main(split: str, count: str) -> None:
         print(json.dumps({"prompt": problem.prompt, "answer": problem.answer, "family": family.value}))
 
 
+if len(sys.argv) != 3 or sys.argv[1] not in [*Split] or not sys.argv[2].isdecimal():
+    sys.exit(f"usage: python -m demo.corpus {'|'.join(Split)} COUNT")
 main(*sys.argv[1:])
