@@ -96,5 +96,8 @@ async def run_all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
         await asyncio.gather(*tasks)
     finally:
         for task in tasks:
-            task.cancel()
+            # NOTE: the first that ends by a cancellation ends `gather`; a second one would break off the
+            # clean-up of the others, whose streams would stay open.
+            if not task.cancelling():
+                task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

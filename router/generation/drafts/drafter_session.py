@@ -114,13 +114,15 @@ class DrafterSession:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._task is not None and not self._task.done():
-            self._task.cancel()
-            await asyncio.wait((self._task,))
-            error = error or NotReady("the response has ended")
-        self._step_timeout.close()
-        self._assign(None)
-        await self.connections.end(error)
+        try:
+            if self._task is not None and not self._task.done():
+                self._task.cancel()
+                error = error or NotReady("the response has ended")
+                await asyncio.wait((self._task,))
+        finally:
+            self._step_timeout.close()
+            self._assign(None)
+            await self.connections.end(error)
 
     @property
     def is_drafting(self) -> bool:
