@@ -154,6 +154,7 @@ def test_responses_take_every_form_of_their_own_items(parts: list[Parts], is_cut
         ('{"city": "Os', {"city": "Os"}),
         ('{"a": [1, {"b": "x', {"a": [1, {"b": "x"}]}),
         ('{"a": 1, "b', {"a": 1}),
+        ("NaN", {"arguments": "NaN"}),
         ("", {}),
         ("null", {}),
         ("{bad", {"arguments": "{bad"}),
