@@ -1,7 +1,6 @@
 """A limit on the gap of rescued tokens: what a target is asked for, and what follows from its answer."""
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ class Target(LoggingTarget):
     def answer(self, known: ReplicatedSequence, opening: Open, step: VerifyStep | Extend) -> Verification:
         answer = super().answer(known, opening, step)
         if self._num_gaps is not None and isinstance(step, VerifyStep):
-            answer = replace(answer, gaps=(0.0,) * self._num_gaps)
+            answer = answer._replace(gaps=(0.0,) * self._num_gaps)
         self.answers.append(answer)
         return answer
 

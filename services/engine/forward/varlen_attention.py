@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.attention.varlen import varlen_attn
 
 from services.engine.forward.attention import Attention, SequentialAttention
 from services.engine.forward.forward_batch import NO_CAP, ForwardBatch, SequenceRows
@@ -57,8 +56,14 @@ class VarlenAttention:
         self,
         batch: ForwardBatch,
         kv_cache: PagedKvCache,
-        attend: Callable[..., Tensor | tuple[Tensor, Tensor]] = varlen_attn,
+        attend: Callable[..., Tensor | tuple[Tensor, Tensor]] | None = None,
     ) -> None:
+        """Prepare a forward; `attend` stands for torch's `varlen_attn`."""
+        # NOTE: the module imports torch's compiler, which a process without a GPU need not load.
+        if attend is None:
+            from torch.nn.attention.varlen import varlen_attn
+
+            attend = varlen_attn
         self._batch = batch
         self._kv_cache = kv_cache
         self._attend = attend
