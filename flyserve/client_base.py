@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Generic, TypeVar, Unpack
 
 from flyserve.connection import TlsOption, make_connection
-from flyserve.core.errors import FlyServeError
+from flyserve.core.errors import START_FIRST, FlyServeError
 from flyserve.core.request import SamplingParams, SpeculationParams
 from flyserve.core.response import Response
 from flyserve.core.version import VERSION, VERSION_HEADER
@@ -151,7 +151,7 @@ class ClientCore(Generic[S]):
 
     def _error(self, error: Any, policy: RetryPolicy) -> FlyServeError:
         """Return the error that the server reported."""
-        return from_rpc_error(error, self._connection.addresses[policy.place])
+        return from_rpc_error(error, self._connection.addresses[policy.place], START_FIRST)
 
     def _answered(self, policy: RetryPolicy) -> None:
         """Begin later calls at this server: it answered."""

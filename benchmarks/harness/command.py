@@ -19,8 +19,8 @@ from benchmarks.harness.load import interleave
 from benchmarks.harness.machine import THREADS, Machine, this_machine
 from benchmarks.harness.system import RESULTS, ROOT
 from flyserve.bench.progress import progress_bar
-from flyserve.cli.terminal import EXIT_FAILED, START_FIRST, messages, output, reported_errors
-from flyserve.core.errors import ConfigError
+from flyserve.cli.terminal import EXIT_FAILED, messages, output, reported_errors
+from flyserve.core.errors import START_FIRST, ConfigError
 
 SCENARIOS = ("acceleration", "capacity", "gpu", "load", "open_loop", "peers", "quality", "real", "soak")
 TAKES_ADDRESS = "quality"

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from flyserve.cli.options import Verbose
-from flyserve.cli.terminal import START_FIRST, messages, output, reported_errors
+from flyserve.cli.terminal import messages, output, reported_errors
 from flyserve.cli.up import running
 from flyserve.client import Client
-from flyserve.core.errors import ConfigError
+from flyserve.core.errors import START_FIRST, ConfigError
 from flyserve.server import demo_file
 
 EXAMPLES = """Examples:

@@ -9,8 +9,8 @@ import typer
 
 from flyserve.cli.groups import grouped
 from flyserve.cli.options import ConnectionOptions
-from flyserve.cli.terminal import START_FIRST, messages, output, reported_errors
-from flyserve.core.errors import ConfigError
+from flyserve.cli.terminal import messages, output, reported_errors
+from flyserve.core.errors import START_FIRST, ConfigError
 
 EXAMPLES = """Examples:
 

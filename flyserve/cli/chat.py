@@ -11,9 +11,9 @@ import typer
 from flyserve.cli.groups import grouped
 from flyserve.cli.options import ConnectionOptions, SamplingOptions, SpeculationOptions
 from flyserve.cli.show import is_coloured, print_json, show_legend, show_notes, show_text
-from flyserve.cli.terminal import START_FIRST, messages, output, print_error, reported_errors
+from flyserve.cli.terminal import messages, output, print_error, reported_errors
 from flyserve.client import Client, Stream
-from flyserve.core.errors import FlyServeError
+from flyserve.core.errors import START_FIRST, FlyServeError
 from flyserve.core.request import ChatMessage
 
 EXAMPLES = """Examples:

@@ -10,7 +10,8 @@ import typer
 from flyserve.cli.groups import grouped
 from flyserve.cli.options import ConnectionOptions, SamplingOptions, SpeculationOptions
 from flyserve.cli.show import print_json, print_json_lines, show, show_choices
-from flyserve.cli.terminal import START_FIRST, reported_errors
+from flyserve.cli.terminal import reported_errors
+from flyserve.core.errors import START_FIRST
 from flyserve.core.grammar import Grammar, GrammarKind
 from flyserve.requests import RequestOptions
 

@@ -13,10 +13,10 @@ from rich.text import Text
 from flyserve.cli.groups import grouped
 from flyserve.cli.options import ConnectionOptions
 from flyserve.cli.show import print_json, to_plain
-from flyserve.cli.terminal import START_FIRST, output, reported_errors
+from flyserve.cli.terminal import output, reported_errors
 from flyserve.client import Client
 from flyserve.core.break_even import break_even
-from flyserve.core.errors import FlyServeError
+from flyserve.core.errors import START_FIRST, FlyServeError
 from flyserve.core.messages import ModelInfo
 from flyserve.core.presets import PRESETS
 from flyserve.core.request import SpeculationParams

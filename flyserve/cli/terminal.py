@@ -19,7 +19,6 @@ from flyserve.core.errors import (
 )
 from flyserve.signals import stop_signals
 
-START_FIRST = "start a deployment with: flyserve up"
 EXIT_FAILED = 1
 """Something went wrong that neither other input nor patience mends."""
 EXIT_BAD_INPUT = 2
@@ -87,7 +86,7 @@ def exit_status(error: FlyServeError) -> int:
 def _hint(error: FlyServeError, remedy: str) -> str:
     match error:
         case NotReady():
-            return remedy
+            return "" if remedy in str(error) else remedy
         case NoGrpcPort():
             return _grpc_ports()
         case Overloaded() if error.retry_after_s:

@@ -95,6 +95,10 @@ def _num_bytes(text: str) -> int:
     return len(text.encode("utf-8", "replace"))
 
 
+START_FIRST = "start a deployment with: flyserve up"
+"""Advice to a client if nothing answers."""
+
+
 class NotReady(FlyServeError):
     """No replica can serve this at present; a retry may succeed."""
 

@@ -79,10 +79,10 @@ def _packed(detail: Message) -> any_pb2.Any:
     return packed
 
 
-def from_rpc_error(error: Any, address: str = "the server") -> FlyServeError:
+def from_rpc_error(error: Any, address: str = "the server", remedy: str = "") -> FlyServeError:
     """Return the error that a server reported to grpc or grpc.aio; NotReady if it does not answer.
 
-    The `address` of the server is used in messages.
+    The `address` of the server is used in messages, and the `remedy` in that of one that does not answer.
     """
     code, message = error.code(), error.details() or error.code().name
     match code:
@@ -111,7 +111,7 @@ def from_rpc_error(error: Any, address: str = "the server") -> FlyServeError:
         case grpc.StatusCode.UNAVAILABLE if message.startswith(("errors resolving", "DNS resolution failed")):
             return NotReady(f"no host is known by the name of {address}: check the name")
         case grpc.StatusCode.UNAVAILABLE if "failed to connect" in message.lower():
-            return NotReady(f"nothing answers at {address}")
+            return NotReady(f"nothing answers at {address}{remedy and f'; {remedy}'}")
         case grpc.StatusCode.UNAVAILABLE:
             return NotReady(message)
         case grpc.StatusCode.CANCELLED:
