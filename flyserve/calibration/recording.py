@@ -17,7 +17,7 @@ _FORMAT = "flyserve recording 1"
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What the evidence of a prompt depends on, beside the prompt.
+    """Conditions of the evidence of a prompt.
 
     Attributes:
         target: Hash of the target's weights.

@@ -82,7 +82,7 @@ def until_ending(evidence: Evidence, limits: ResponseLimits) -> Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Projected:
-    """What a rule decides in the rounds of `exact`, each by itself: an estimate for the whole response.
+    """Decisions of a rule in the rounds of `exact`, each by itself: an estimate for the whole response.
 
     Attributes:
         rounds: Number of these rounds with a draft.

@@ -23,7 +23,7 @@ flyserve calibrate prompts.jsonl --recording pair.rec --offline --write careful 
 
 @dataclass(frozen=True, slots=True)
 class JudgeOptions:
-    """What decides whether a response is right."""
+    """Judge of responses: a command, or the answer of a prompt."""
 
     verifier: Annotated[
         str | None,

@@ -12,7 +12,7 @@ from flyserve.bench.statistics import Interval, speed
 BEST_PUBLISHED = 2.03
 """Greatest speed-up by drafts that is published for a public model on CPUs (llama.cpp, Qwen2.5-Coder 3B)."""
 _ASKED = {Kind.PLAIN: "token by token", Kind.SAME: "any way, the same text", Kind.FLY: "any way, FLy too"}
-"""What a user asks for, by the last kind of way that may answer it."""
+"""Comparisons that a user makes, by the last kind of way that may answer them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,9 @@ async def test_errors_are_typed(served: tuple[FakeGeneration, AsyncClient]) -> N
         [chunk async for chunk in client.stream("endless", timeout_s=0.05)]
     address = rejected_address()
     async with AsyncClient(address) as other:
-        with pytest.raises(NotReady, match=f"nothing answers at {address}; start a deployment with: flyserve up"):
+        with pytest.raises(
+            NotReady, match=f"nothing answers at {address}; start a deployment with: flyserve up"
+        ):
             await other.info()
     with pytest.raises(FlyServeError, match="the client is closed"):
         await other.info()
