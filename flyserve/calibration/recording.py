@@ -1,16 +1,15 @@
 """A recording: the rounds of prompts with one pair of models, in a file that is written as a whole."""
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 from flyserve.core.errors import ConfigError
 from flyserve.core.evidence import RoundEvidence
 from flyserve.core.response import DeploymentInfo
+from flyserve.whole_file import write_whole
 
 _FORMAT = "flyserve recording 1"
 
@@ -114,24 +113,6 @@ def load_recording(path: Path | None, pair: Pair | None) -> Recording:
     if pair is not None and found.pair != pair:
         raise ConfigError(f"--recording: {path} {_difference(found.pair, pair)}: name another file")
     return found
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file at once; raise ConfigError, and leave an earlier one, if that fails."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
-        ) as file:
-            try:
-                file.write(text)
-                file.close()
-                os.replace(file.name, path)
-            except BaseException:
-                os.unlink(file.name)
-                raise
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def _listed(evidence: RoundEvidence) -> Sequence[Any]:

@@ -1,9 +1,9 @@
 """`flyserve calibrate`: record your own prompts once, replay every rule, choose one, write it as a preset."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,10 @@ from flyserve.cli.groups import grouped
 from flyserve.cli.options import ConnectionOptions
 from flyserve.cli.terminal import messages, output, reported_errors
 from flyserve.core.errors import START_FIRST, ConfigError
+from flyserve.whole_file import write_whole
+
+if TYPE_CHECKING:
+    from flyserve.calibration.frontier import Row
 
 EXAMPLES = """Examples:
 
@@ -92,11 +96,9 @@ def calibrate(
     with reported_errors(START_FIRST):
         from flyserve.calibration.candidate import candidates
         from flyserve.calibration.collect import Collector
-        from flyserve.calibration.frontier import choose
         from flyserve.calibration.prompts import Judge, load_prompts
-        from flyserve.calibration.recording import Pair, load_recording, write_whole
+        from flyserve.calibration.recording import Pair, load_recording
         from flyserve.calibration.run import Calibration, saved
-        from flyserve.calibration.shown import frontier_chart, notes, tables
         from flyserve.core.presets import PRESETS
 
         loaded, write = load_prompts(prompts, problems), _writer(writing)
@@ -109,27 +111,40 @@ def calibrate(
                 calibration = Calibration(collector, found, loaded, judge, messages())
                 always = (*PRESETS, *filter(None, [writing.rule]))
                 rows = calibration.run(candidates(), always, finalists)
-        if chart is not None:
-            write_whole(chart, frontier_chart(rows))
-        for table in tables(rows, len(loaded)):
-            output().print(table)
-        for note in notes(rows):
-            output().print(note, markup=False)
+        _show(rows, len(loaded), chart)
         if write is not None:
-            chosen = choose(rows, writing.keep, writing.rule)
-            write(chosen.candidate.preset())
-            shown = f"preset {writing.write} in {writing.deployment}: {chosen.candidate.name}"
-            output().print(f"{shown}, {chosen.tokens_per_round:.2f} tokens per round", markup=False)
+            write(rows)
 
 
-def _writer(options: WriteOptions) -> Callable[[Mapping[str, Any]], None] | None:
-    """Return the function that writes a preset, after a check of name and file; None if none is wanted."""
+def _show(rows: Sequence["Row"], num_prompts: int, chart: Path | None) -> None:
+    """Print the frontier, and write its chart."""
+    from flyserve.calibration.shown import frontier_chart, notes, tables
+
+    if chart is not None:
+        write_whole(chart, frontier_chart(rows))
+    for table in tables(rows, num_prompts):
+        output().print(table)
+    for note in notes(rows):
+        output().print(note, markup=False)
+
+
+def _writer(options: WriteOptions) -> Callable[[Sequence["Row"]], None] | None:
+    """Check name and file, and return the function that writes the chosen rule; None if none is wanted."""
     if options.write is None:
         if options.deployment or options.rule:
             raise ConfigError("--deployment and --rule: need --write NAME")
         return None
     if options.deployment is None:
         raise ConfigError("--write: needs --deployment FILE")
+    from flyserve.calibration.frontier import choose
     from orchestration.deployment.presets import preset_writer
 
-    return preset_writer(options.deployment, options.write)
+    write_preset = preset_writer(options.deployment, options.write)
+
+    def write(rows: Sequence["Row"]) -> None:
+        chosen = choose(rows, options.keep, options.rule)
+        write_preset(chosen.candidate.preset())
+        shown = f"preset {options.write} in {options.deployment}: {chosen.candidate.name}"
+        output().print(f"{shown}, {chosen.tokens_per_round:.2f} tokens per round", markup=False)
+
+    return write

@@ -22,7 +22,7 @@ _POOL_WEIGHT = 8.0
 _TRIAL_DRAFTS = 4
 """Drafts of a size that are verified before their cost is judged."""
 _EXPLORE_EVERY = 32
-"""Of the drafts of a size that do not pay, every 32nd is verified: their cost may have changed."""
+"""Every 32nd draft of a size that does not pay is verified: its cost may have changed."""
 _COST_MARGIN = 1.1
 """Factor of measured costs: in doubt the target decodes alone, and each round costs the router some time."""
 _LONGEST_PAUSE = 64

@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-from flyserve.calibration.recording import write_whole
 from flyserve.core.errors import ConfigError
+from flyserve.whole_file import write_whole
 from orchestration.deployment.file import Deployment
 from services.common.config import parse
 

@@ -2,9 +2,7 @@
 
 import hashlib
 import hmac
-import os
 import secrets
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ import yaml
 from pydantic import ConfigDict, Field, StringConstraints
 
 from flyserve.core.errors import ConfigError, Unauthenticated
+from flyserve.whole_file import write_whole
 from services.common.config import Config, load_yaml, parse
 from services.common.security.files import WatchedFiles
 
@@ -141,20 +140,5 @@ def issue_key(file: Path, name: str, limits: dict[str, int | None]) -> str:
     given = {field: value for field, value in limits.items() if value is not None}
     whole: dict[str, Any] = {"keys": {**known, name: {"sha256": hash_of(token), **given}}}
     parse(KeysConfig, whole, str(file))
-    _write(file, yaml.safe_dump(whole, sort_keys=False))
+    write_whole(file, yaml.safe_dump(whole, sort_keys=False))
     return token
-
-
-def _write(file: Path, text: str) -> None:
-    # NOTE: mkstemp creates a file that only its owner can read.
-    try:
-        handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as new:
-                new.write(text)
-            os.replace(name, file)
-        except BaseException:
-            os.unlink(name)
-            raise
-    except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror}") from None

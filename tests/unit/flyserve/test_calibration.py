@@ -1,6 +1,7 @@
 """Calibration without a deployment: its files, its verifier, its figures, and the preset that it writes."""
 
 import os
+import stat
 import sys
 import time
 from dataclasses import replace
@@ -206,7 +207,9 @@ PRESET = RULES["gap 0.45"].preset()
 )
 def test_a_preset_is_written_and_the_rest_of_the_file_stays(tmp_path: Path, text: str) -> None:
     (path := tmp_path / "deployment.yaml").write_text(text)
+    path.chmod(0o640)
     preset_writer(path, "own")(PRESET)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640, "those who could read the file still can"
     before, after = yaml.safe_load(text), yaml.safe_load(path.read_text())
     assert after["speculation"]["presets"].pop("own") == PRESET
     earlier = (before.get("speculation") or {}).get("presets") or {}
