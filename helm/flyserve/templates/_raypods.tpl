@@ -27,6 +27,8 @@ spec:
         {{- include "flyserve.modelEnv" . | nindent 8 }}
         - {name: RAY_USAGE_STATS_ENABLED, value: "0"}
         - {name: RAY_worker_niceness, value: "0"}
+        # By default a node ends itself if its agent has not started within 30 s, as on a busy machine.
+        - {name: RAY_agent_register_timeout_ms, value: "600000"}
         {{- with include "flyserve.env" . }}{{ . | nindent 8 }}{{ end }}
       ports:
         # Ray's own metrics.
