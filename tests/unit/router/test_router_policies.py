@@ -120,7 +120,7 @@ def misses(num_routers: int, seed: int) -> int:
 
 
 def test_four_routers_find_prefixes_cached_nearly_as_often_as_one() -> None:
-    """Of 6,000 requests 42 and 59; with owners that depended on the order of the requests, 29 and 282."""
+    """Misses of 6,000 requests are 42 and 59. Owners by the order of the requests had 29 and 282."""
     alone, four = (sum(misses(number, seed) for seed in range(3)) for number in (1, 4))
     assert four < 2 * alone
 
