@@ -53,7 +53,7 @@ class DraftingSection(ModelSection, DraftLimit):
     tokenized for the target. Equal vocabularies are not mapped."""
 
     lookup_index_tokens: int = Field(IndexBudget().max_tokens, ge=0)
-    """Tokens of long sequences that the look-up indexes of one replica hold, over all sequences, at about 40
+    """Tokens of long sequences that the look-up indexes of one replica hold, over all sequences, at about 50
     bytes each. Beyond them a drafter looks up the latest tokens of a sequence only."""
 
     @property

@@ -22,7 +22,7 @@ class IndexSection(Config):
     """Look-up in the sequence itself, for drafts; a sub-drafter is asked for snippets only."""
 
     lookup_index_tokens: int = Field(IndexBudget().max_tokens, ge=0)
-    """Tokens of long sequences that the look-up indexes of one replica hold, over all sequences, at about 40
+    """Tokens of long sequences that the look-up indexes of one replica hold, over all sequences, at about 50
     bytes each. Beyond them it looks up the latest tokens of a sequence only."""
 
 

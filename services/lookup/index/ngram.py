@@ -15,8 +15,8 @@ _MIN_RECENT, _MAX_RECENT = 128, 1152
 """Tokens in the dictionaries: at least so many that a rejected draft lies within them."""
 _NGRAMS_PER_CALL = 1 << 15
 """N-grams of older text that one call indexes: a few milliseconds."""
-_MAX_NGRAMS = 1 << 19
-"""N-grams in the sorted arrays of one index: with four orders 131,072 tokens."""
+_MAX_NGRAMS = 5 << 17
+"""N-grams in the sorted arrays of one index: with five orders 131,072 tokens."""
 
 
 class NgramIndex:

@@ -9,9 +9,7 @@ from services.lookup.index.budget import IndexShare
 from services.lookup.index.ngram import NgramIndex
 from services.lookup.index.response_cache import END, ORDERS, ResponseCache
 
-_SEQUENCE_ORDERS = (1, 2, 3, 4)
 _MAX_ORDER = max(ORDERS)
-_ALL_ORDERS = sorted({*ORDERS, *_SEQUENCE_ORDERS}, reverse=True)
 
 
 class NgramSource(Protocol):
@@ -92,8 +90,8 @@ class SuffixProposer:
         self, others: NgramSource, rule: SuffixRule | None = None, share: IndexShare | None = None
     ) -> None:
         """Start with an empty sequence; `others` is the source of other responses."""
-        self._sequence = NgramIndex(_SEQUENCE_ORDERS, share)
-        self._dropped = NgramIndex(_SEQUENCE_ORDERS, share)
+        self._sequence = NgramIndex(ORDERS, share)
+        self._dropped = NgramIndex(ORDERS, share)
         self._others = others
         self._rule = rule or SuffixRule()
 
@@ -155,7 +153,7 @@ class SuffixProposer:
     def _occurrences(self, tail: tuple[int, ...]) -> Iterator[tuple[float, list[int]]]:
         """Yield weight and the tokens that followed, the longest n-grams first."""
         rule, limit = self._rule, self._rule.max_occurrences
-        for order in _ALL_ORDERS:
+        for order in reversed(ORDERS):
             ngram, scale = tail[-order:], order if rule.weighs_length else 1
             if len(ngram) < order:
                 continue

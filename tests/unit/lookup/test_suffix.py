@@ -1,5 +1,6 @@
 """Suffix proposals: the index against a brute-force search, and proposals from sequence and cache."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -107,3 +108,12 @@ def test_a_draft_for_a_target_is_supported_token_by_token(ids: list[int], max_to
         assert token in brute_force(
             [*ids, *proposal[:number]], (ids[-1],) if not number else (proposal[number - 1],)
         )
+
+
+@pytest.mark.parametrize("rule", [SuffixRule(), FOR_TARGET])
+def test_a_copy_goes_on_where_short_matches_would_mislead(rule: SuffixRule) -> None:
+    common = [1, 2, 3, 4]
+    passage = [*range(100, 110), *common, *range(110, 150)]
+    misleading = [token for last in range(200, 203) for token in (*common, last)]
+    ids = [*passage, *misleading, *passage[:14]]
+    assert proposer(ResponseCache(100), ids, rule=rule).propose(20) == tuple(range(110, 130))
