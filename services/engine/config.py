@@ -149,10 +149,6 @@ class VllmSection(ModelSection):
     """Arguments for vLLM under its own names, such as `{quantization: fp8, max_model_len: 8192}`. They
     override what follows from the other keys."""
 
-    resend: bool = False
-    """Send all tokens of a sequence to vLLM with every step. It needs few of vLLM's private names, for a
-    version that lacks others, and takes time in proportion to the context."""
-
     deterministic: bool = False
     """Batch-invariant mode of vLLM: a position has the same bits whatever it is computed with, and steps are
     slower. A check at load must find that, else the model is refused. Only on GPUs."""

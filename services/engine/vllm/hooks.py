@@ -128,23 +128,23 @@ class HooksV2:
         return names
 
 
-def hooks_of(worker: Any, resends: bool) -> Hooks:
+def hooks_of(worker: Any) -> Hooks:
     """Return the access to a worker's model runner; its model is loaded and its KV memory created.
 
     Raises:
         RuntimeError: A name is missing, or a setting of vLLM would compute something else.
     """
     hooks = (HooksV2 if worker.use_v2_model_runner else HooksV1)(worker.model_runner)
-    if missing := [*_missing(worker.model_runner, hooks, resends), *_settings(worker.vllm_config)]:
+    if missing := [*_missing(worker.model_runner, hooks), *_settings(worker.vllm_config)]:
         raise RuntimeError(f"this vLLM has no {', '.join(missing)}")
     return hooks
 
 
-def _missing(runner: Any, hooks: Hooks, resends: bool) -> Iterator[str]:
-    """Yield the names that this vLLM lacks; steps that resend all tokens need few."""
+def _missing(runner: Any, hooks: Hooks) -> Iterator[str]:
+    """Yield the names that this vLLM lacks."""
     import vllm.v1.core.sched.output as plans
 
-    for name in (*_RUNNER, *(() if resends else hooks.names)):
+    for name in (*_RUNNER, *hooks.names):
         if not _has(runner, name):
             yield name
     for plan, fields in _PLANS.items():

@@ -32,7 +32,7 @@ def load_vllm_runner(config: VllmConfig) -> VllmRunner:
     folder = model_folder(config.model)
     workers = Workers(engine_arguments(config, folder, known))
     try:
-        layout = workers.prepare(config.resend)
+        layout = workers.prepare()
         info = describe_model(config, folder, workers.config)
         if layout.plain_only and config.role is Role.DRAFTER:
             raise ModelError(f"{info.model_id} cannot draft: {layout.plain_only}: use another drafter")

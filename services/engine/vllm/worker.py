@@ -23,16 +23,15 @@ Table = tuple[Block, ...]
 class Forward:
     """Computes steps on one worker; every rank computes the same steps in the same order."""
 
-    def __init__(self, worker: Any, resends: bool) -> None:
-        """Check vLLM's private names; with `resends` every step has all tokens of its sequences.
+    def __init__(self, worker: Any) -> None:
+        """Check vLLM's private names.
 
         Raises:
             RuntimeError: A name is missing.
         """
         from vllm.sampling_params import SamplingParams
 
-        self._hooks = hooks_of(worker, resends)
-        self._resends = resends
+        self._hooks = hooks_of(worker)
         self._worker, self._runner = worker, worker.model_runner
         self._most_tokens: int = worker.vllm_config.model_config.max_model_len
         self._blocks = Blocks(self._runner.kv_cache_config, worker.vllm_config)
@@ -68,7 +67,7 @@ class Forward:
             self._ids.pop(slot, None)
         new, cached, fresh = list[Any](), CachedRequestData.make_empty(), list[int]()
         for row in step.rows:
-            is_known = row.slot in self._tables and not self._resends
+            is_known = row.slot in self._tables
             before = self._tables.get(row.slot, ())
             table = self._tables[row.slot] = before if row.table is None else row.table
             # A sequence that is learnt again has blocks that are written.
@@ -158,9 +157,9 @@ def _no_logits(hidden_states: Tensor, *_: Any) -> Tensor:
 class StepWorker:
     """Methods that vLLM adds to its worker (`worker_extension_cls`), called through `collective_rpc`."""
 
-    def flyserve_start(self, resends: bool) -> Layout:
+    def flyserve_start(self) -> Layout:
         """Prepare steps; return the layout of the KV memory."""
-        self._flyserve_forward = Forward(self, resends)
+        self._flyserve_forward = Forward(self)
         return self._flyserve_forward.layout()
 
     def flyserve_step(self, step: Step, to_cpu: bool) -> Tensor | None:

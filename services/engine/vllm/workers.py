@@ -47,7 +47,7 @@ class Workers:
         self._rank = parallel.world_size - parallel.tensor_parallel_size
         self.step_timeout_s: float | None = None
 
-    def prepare(self, resends: bool) -> Layout:
+    def prepare(self) -> Layout:
         """Check vLLM's private names in all workers; return the layout of their KV memory.
 
         Raises:
@@ -57,10 +57,9 @@ class Workers:
             if self.config.parallel_config.pipeline_parallel_size > 1:
                 # NOTE: on CPUs vLLM warms nothing up, and the later stages lack their buffers until then.
                 self._executor.execute_dummy_batch()
-            layouts: list[Layout] = self._executor.collective_rpc("flyserve_start", args=(resends,))
+            layouts: list[Layout] = self._executor.collective_rpc("flyserve_start")
         except Exception as error:
-            hint = "" if resends else "; resend: true needs fewer of its names"
-            raise ModelError(f"vLLM {_version()} cannot be driven: {describe(error)}{hint}") from error
+            raise ModelError(f"vLLM {_version()} cannot be driven: {describe(error)}") from error
         return min(layouts)
 
     def compute(self, step: Step) -> Tensor | None:

@@ -50,11 +50,10 @@ def expected() -> dict[str, Any]:
     "more",
     [
         {"engine_args": SMALL},
-        {"engine_args": SMALL, "resend": True},
         {"engine_args": SMALL, "shards": 2},
         {"engine_args": {**SMALL, "pipeline_parallel_size": 2}},
     ],
-    ids=["one process", "resend", "two shards", "two stages"],
+    ids=["one process", "two shards", "two stages"],
 )
 def test_tokens_entropies_and_logprobs_are_those_of_torch(
     expected: dict[str, Any], more: dict[str, Any]

@@ -59,7 +59,7 @@ def worker(monkeypatch: pytest.MonkeyPatch, is_v2: bool, without: str = "", is_a
 
 @pytest.mark.parametrize("is_v2", [False, True])
 def test_a_version_with_all_names_is_driven(monkeypatch: pytest.MonkeyPatch, is_v2: bool) -> None:
-    assert isinstance(hooks_of(worker(monkeypatch, is_v2), False), HooksV2 if is_v2 else HooksV1)
+    assert isinstance(hooks_of(worker(monkeypatch, is_v2)), HooksV2 if is_v2 else HooksV1)
 
 
 @pytest.mark.parametrize(
@@ -74,19 +74,12 @@ def test_a_version_with_all_names_is_driven(monkeypatch: pytest.MonkeyPatch, is_
 )
 def test_a_missing_name_is_in_the_error(monkeypatch: pytest.MonkeyPatch, is_v2: bool, name: str) -> None:
     with pytest.raises(RuntimeError, match=f"^this vLLM has no {name}$"):
-        hooks_of(worker(monkeypatch, is_v2, name), False)
-
-
-@pytest.mark.parametrize("name", ["input_batch.token_ids_cpu", "requests"])
-def test_steps_that_resend_tokens_do_without_the_token_writes(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    assert isinstance(hooks_of(worker(monkeypatch, False, name), True), HooksV1)
+        hooks_of(worker(monkeypatch, is_v2, name))
 
 
 def test_async_scheduling_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RuntimeError, match="async_scheduling is on"):
-        hooks_of(worker(monkeypatch, False, is_async=True), False)
+        hooks_of(worker(monkeypatch, False, is_async=True))
 
 
 async def test_a_host_without_vllm_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
