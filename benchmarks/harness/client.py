@@ -35,6 +35,12 @@ def speculation(
 PLAIN = speculation(Mode.PLAIN)
 
 
+def ways_by_mode(draft_length: int | None = None) -> dict[str, SpeculationParams]:
+    """Return plain, exact and FLy decoding by name."""
+    drafting = {"exact": Mode.EXACT, "FLy": Mode.FLY}
+    return {"plain": PLAIN, **{name: speculation(mode, draft_length) for name, mode in drafting.items()}}
+
+
 def demo_prompts(count: int) -> Prompts:
     """Return the first `count` shipped problems, as tokens of the demo pair."""
     tokenizer = Tokenizer.load(DEMO_MODELS / "target")

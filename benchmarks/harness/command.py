@@ -23,8 +23,6 @@ from flyserve.cli.terminal import EXIT_FAILED, messages, output, reported_errors
 from flyserve.core.errors import START_FIRST, ConfigError
 
 SCENARIOS = ("acceleration", "capacity", "gpu", "load", "open_loop", "peers", "quality", "real", "soak")
-TAKES_ADDRESS = "quality"
-"""The scenario that measures a deployment which runs already."""
 JOINED = ("peers", "real")
 """Scenarios whose parts may be measured by several runs."""
 _SAME = ("commit", "cpu", "cores")
@@ -63,7 +61,6 @@ class Context:
         console: Terminal for progress.
         is_quick: The run only shows that the scenario works.
         only: Names of the parts to measure; empty for all.
-        address: host:port of a running deployment; None starts what the scenario needs.
         verbose: Print the logs of the services.
         earlier: Measured parts of an earlier run, which the page has as well.
     """
@@ -72,7 +69,6 @@ class Context:
     console: Console
     is_quick: bool = False
     only: tuple[str, ...] = ()
-    address: str | None = None
     verbose: bool = False
     earlier: Mapping[str, Any] = field(default_factory=dict)
 
@@ -107,9 +103,6 @@ def main(
     folder: Annotated[
         Path | None, typer.Option("--output", file_okay=False, help="Folder for page, charts and JSON.")
     ] = None,
-    address: Annotated[
-        str | None, typer.Option(help="host:port of a running deployment (quality); by default the demo.")
-    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print the logs of the services.")] = False,
     join: Annotated[
         bool,
@@ -128,14 +121,10 @@ def main(
     with reported_errors(START_FIRST):
         scenario = load_scenario(name)
         check_parts(name, tuple(getattr(scenario, "PARTS", ())), only or ())
-        if address and name != TAKES_ADDRESS:
-            raise ConfigError(
-                f"--address: {name} starts what it measures; only {TAKES_ADDRESS} has this option"
-            )
         plan, results = make_plan(name, scenario.Plan, quick, settings or ()), folder or RESULTS
         machine = this_machine()
         earlier = earlier_parts(name, results, machine, plan) if join else {}
-        context = Context(machine, messages(), quick, tuple(only or ()), address, verbose, earlier)
+        context = Context(machine, messages(), quick, tuple(only or ()), verbose, earlier)
         report = scenario.run(plan, context)
         report.data["machine"] = report.data["machine"] or machine
         missing = set(scenario.PARTS) - report.data["runs"].keys() if name in JOINED else only

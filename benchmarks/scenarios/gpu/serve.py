@@ -4,20 +4,15 @@ import time
 from pathlib import Path
 
 from benchmarks.aligned_pair.folders import PairFolders
-from benchmarks.harness.client import PLAIN, random_prompts, speculation
+from benchmarks.harness.client import random_prompts, ways_by_mode
 from benchmarks.harness.command import Context
 from benchmarks.harness.load import Level, Window
 from benchmarks.harness.system import Flags, model_flags, running_services
 from benchmarks.harness.windows import Way, run_level
 from benchmarks.scenarios.gpu.plan import DRAFT_LENGTH, Plan
-from flyserve.core.types import Mode
 
 BASELINE = "plain"
-WAYS = {
-    BASELINE: PLAIN,
-    "exact": speculation(Mode.EXACT, DRAFT_LENGTH),
-    "FLy": speculation(Mode.FLY, DRAFT_LENGTH),
-}
+WAYS = ways_by_mode(DRAFT_LENGTH)
 _NUM_PROMPTS, _PROMPT_TOKENS, _ROOM = 256, 64, 1024
 """Prompts, the tokens of each, and the KV positions of a sequence."""
 

@@ -9,14 +9,12 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
-from benchmarks.harness.client import PLAIN, Prompts, demo_prompts, speculation
+from benchmarks.harness.client import Prompts, demo_prompts, ways_by_mode
 from benchmarks.harness.command import BasePlan, Quick
 from benchmarks.harness.program import Program
 from benchmarks.harness.system import DEMO_MODELS
 from benchmarks.harness.workloads import draw, renderer
 from demo.real.fetch import SMOLLM2, model_folder
-from flyserve.core.request import SpeculationParams
-from flyserve.core.types import Mode
 
 BASELINE = "transformers generate"
 REAL, DEMO = "smollm2", "demo"
@@ -27,11 +25,7 @@ LOOKUP_TOKENS = 10
 """The value in transformers' own documentation."""
 NGRAMS = ("ngram-mod", "ngram-simple")
 """Kinds of llama.cpp's own look-up: its default, and the one that drafts after fewer equal tokens."""
-MODES: Mapping[str, SpeculationParams] = {
-    "plain": PLAIN,
-    "exact": speculation(Mode.EXACT, DRAFT_LENGTH),
-    "FLy": speculation(Mode.FLY, DRAFT_LENGTH),
-}
+MODES = ways_by_mode(DRAFT_LENGTH)
 _TASKS = (
     "Repeat the following text, but change every name to 'Alex'.",
     "Copy all sentences of the following text that contain a number.",

@@ -3,11 +3,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-import typer
 from jinja2 import DictLoader
 
 from benchmarks.harness import report as report_module
-from benchmarks.harness.command import SCENARIOS, check_parts, load_scenario, main, make_plan
+from benchmarks.harness.command import SCENARIOS, check_parts, load_scenario, make_plan
 from benchmarks.harness.machine import this_machine
 from benchmarks.harness.plot import bar_chart, line_chart
 from benchmarks.harness.report import Report
@@ -95,9 +94,3 @@ def test_an_unknown_part_is_rejected_by_its_name(name: str) -> None:
     check_parts(name, tuple(parts), [*parts])
     with pytest.raises(ConfigError, match=r"--part nothing: .* (its parts are|is always measured whole)"):
         check_parts(name, tuple(parts), ["nothing"])
-
-
-def test_the_address_of_a_deployment_is_for_quality_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(typer.Exit):
-        main("load", address="127.0.0.1:1")
-    assert "--address: load starts what it measures" in capsys.readouterr().err

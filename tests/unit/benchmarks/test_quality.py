@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from benchmarks.harness.machine import this_machine
-from benchmarks.scenarios.quality import Plan
-from benchmarks.scenarios.quality.figures import summarize
-from benchmarks.scenarios.quality.measure import Record, draw_tasks, measure_all
-from benchmarks.scenarios.quality.report import make_report
-from benchmarks.scenarios.quality.settings import CARRY, RULES, make_groups
+from benchmarks.harness.runs import Run
+from benchmarks.scenarios.quality import Plan, measure_rules
+from benchmarks.scenarios.quality.plan import RULES
+from benchmarks.scenarios.quality.report import make_report, rule_rows
 from demo.corpus import Split
-from demo.tasks import Task
+from demo.tasks import Task, evaluation_tasks
 from flyserve.core.errors import InvalidRequest
 from flyserve.core.messages import ModelInfo, Role
 from flyserve.core.response import DeploymentInfo, Statistics
@@ -36,27 +35,28 @@ MODEL = ModelInfo(
 DEPLOYMENT = DeploymentInfo(target=MODEL, drafter=MODEL, presets=("flyserve",))
 
 
-def record(problem: str, is_solved: bool = True, **figures: Any) -> Record:
-    return Record(problem, is_solved, 1.0, Statistics(emitted=10, **figures))
+def runs(solved: list[bool], **figures: Any) -> list[Run]:
+    statistics = Statistics(emitted=10, **figures)
+    return [Run(number, 0, 1.0, statistics, is_solved=each) for number, each in enumerate(solved)]
 
 
 def test_problems_are_balanced_and_the_first_of_a_longer_draw() -> None:
-    few, many = draw_tasks(Split.HELD_OUT, 6), draw_tasks(Split.HELD_OUT, 30)
-    assert many[:6] == few and len({task.id for task in many}) == 30
+    few, many = evaluation_tasks(Split.HELD_OUT, 7), evaluation_tasks(Split.HELD_OUT, 30)
+    assert many[:7] == few and len({task.id for task in many}) == 30
     assert set(Counter(task.family for task in many).values()) == {10}
-    assert draw_tasks(Split.HARD, 3) != few[:3]
+    assert evaluation_tasks(Split.HARD, 3) != few[:3]
 
 
 def test_problems_are_sent_several_at_a_time_and_recorded_in_their_order() -> None:
-    tasks, advanced = draw_tasks(Split.HELD_OUT, 9), list[None]()
+    tasks, advanced = evaluation_tasks(Split.HELD_OUT, 9), list[None]()
     client = AnsweringClient(tasks)
-    records = measure_all(client, CARRY, tasks, 3, lambda: advanced.append(None))  # type: ignore[arg-type]
-    assert [each.problem for each in records] == [task.id for task in tasks]
-    assert len(advanced) == 9 and 1 < client.most_at_once <= 3
+    found = measure_rules(client, tasks, 3, lambda: advanced.append(None))  # type: ignore[arg-type]
+    assert [*found] == [*RULES] and all([run.prompt for run in own] == [*range(9)] for own in found.values())
+    assert len(advanced) == 9 * len(RULES) and 1 < client.most_at_once <= 3
 
 
 def test_a_rejection_ends_the_run() -> None:
-    tasks = draw_tasks(Split.HELD_OUT, 6)
+    tasks = evaluation_tasks(Split.HELD_OUT, 6)
     client = AnsweringClient(tasks[:3])
 
     class Rejecting(dict[str, Task]):
@@ -65,43 +65,34 @@ def test_a_rejection_ends_the_run() -> None:
 
     client._answers = Rejecting(client._answers)
     with pytest.raises(InvalidRequest):
-        measure_all(client, CARRY, tasks, 1, lambda: None)  # type: ignore[arg-type]
+        measure_rules(client, tasks, 1, lambda: None)  # type: ignore[arg-type]
 
 
 def test_figures_are_against_the_same_problems() -> None:
-    names = [f"held_out-trace-{n:05d}" for n in range(40)]
-    baseline = {name: record(name, n % 10 != 0) for n, name in enumerate(names)}
-    runs = {
-        name: record(name, n % 10 != 1, tau=6.0, draft_rounds=2, rescued=1) for n, name in enumerate(names)
-    }
-    figures = summarize("FLy", runs, baseline | {"held_out-trace-99999": record("other", False)})
+    plain = runs([number % 10 != 0 for number in range(40)])
+    rule = runs([number % 10 != 1 for number in range(40)], tau=6.0, draft_rounds=2, rescued=1)
+    base, figures = rule_rows({"plain": plain, "FLy": rule})
     assert (figures.problems, figures.accuracy, figures.changed) == (40, 0.9, (4, 4))
-    assert (
-        figures.retention.value == pytest.approx(1.0) and figures.retention.low < 1 < figures.retention.high
-    )
+    assert figures.retention.value == pytest.approx(1.0)
+    assert figures.retention.low < 1 < figures.retention.high
     assert (figures.tau.value, figures.tau.low, figures.rescued) == (6.0, 6.0, 0.1)
-    assert summarize("plain", baseline, baseline).tau is None
+    assert base.tau is None
 
 
 def test_tau_is_of_rounds_with_a_draft() -> None:
-    runs = {
-        "s-f-1": record("s-f-1", tau=4.0, draft_rounds=10, rounds=50),
-        "s-f-2": record("s-f-2", tau=10.0, draft_rounds=20, rounds=20),
-    }
-    assert summarize("FLy", runs, runs).tau.value == 8.0
+    few = runs([True], tau=4.0, draft_rounds=10, rounds=50)
+    many = runs([True], tau=10.0, draft_rounds=20, rounds=20)
+    _, figures = rule_rows({"plain": runs([True, True]), "FLy": [*few, *many]})
+    assert figures.tau.value == 8.0
 
 
 def test_the_report_has_every_rule_and_shows_families_apart(tmp_path: Path) -> None:
-    tasks, plan = draw_tasks(Split.HELD_OUT, 12), Plan(problems=12)
-    (group,), client = make_groups(plan, ["main"]), AnsweringClient(tasks)
-    records = {
-        name: {r.problem: r for r in measure_all(client, way, tasks, 4, lambda: None)}  # type: ignore[arg-type]
-        for name, way in RULES.items()
-    }
-    traces = [name for name in records["flyserve, carry"] if "-trace-" in name]
-    for name in traces:
-        records["flyserve, carry"][name] = record(name, False)
-    report = make_report(this_machine(), plan, DEPLOYMENT, [(group, records)])
+    tasks, plan = evaluation_tasks(Split.HELD_OUT, 12), Plan(problems=12)
+    found = measure_rules(AnsweringClient(tasks), tasks, 4, lambda: None)  # type: ignore[arg-type]
+    traces = [number for number, task in enumerate(tasks) if task.family == "trace"]
+    for number in traces:
+        found["flyserve, carry"][number] = Run(number, 0, 1.0, Statistics(emitted=10), is_solved=False)
+    report = make_report(this_machine(), plan, DEPLOYMENT, {"main": found})
     text = report.write(tmp_path / "docs", tmp_path / "docs").read_text(encoding="utf-8")
     assert text.startswith("Measured at commit ") and "| flyserve, reject | 50.0% | 50.00" in text
     assert "| setting | word_problem | lookup | trace |" in text

@@ -1,6 +1,5 @@
-"""The settings: the rules side by side, on problems as in training and on harder ones."""
+"""The rules side by side, on problems as in training and on harder ones."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -25,6 +24,7 @@ RULES = {
     "flyserve, gap at most 0.45": replace(CARRY, max_logprob_gap=0.45),
 }
 """Ways of decoding by name, in the order of the tables."""
+TITLES = {"main": "The rules side by side", "hard": "Problems harder than trained on"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +41,6 @@ class Plan(BasePlan):
     hard_problems: Annotated[int, Field(ge=2), Quick(6)] = 2000
     concurrency: Annotated[int, Field(ge=1)] = 8
 
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Problems that are answered under every rule."""
-
-    name: str
-    title: str
-    split: Split
-    num_problems: int
-
-
-def make_groups(plan: Plan, only: Sequence[str] = ()) -> list[Group]:
-    """Return every group, or the named ones."""
-    groups = [
-        Group("main", "The rules side by side", Split.HELD_OUT, plan.problems),
-        Group("hard", "Problems harder than trained on", Split.HARD, plan.hard_problems),
-    ]
-    return [group for group in groups if not only or group.name in only]
+    def drawn(self, part: str) -> tuple[Split, int]:
+        """Return the split of a part, and its number of problems."""
+        return (Split.HELD_OUT, self.problems) if part == "main" else (Split.HARD, self.hard_problems)
