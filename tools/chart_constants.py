@@ -7,7 +7,7 @@ from flyserve.core.messages import Role
 from flyserve.core.presets import PRESETS
 from orchestration.deployment.file import METRICS_OFFSETS, Deployment
 from services.common.sections import engine_of, leaves, sections_of
-from services.lookup.config import LOOKUPS
+from services.lookup.config import SUFFIX
 from tools.chart import CHART
 
 OUTPUT = CHART / "templates" / "_generated.tpl"
@@ -37,7 +37,7 @@ def _templates() -> Iterator[str]:
     yield _NOTE
     yield _template("defaults", {key.rpartition(".")[2]: value for key, value in defaults.items()})
     yield _template("engines", {tier.value: _engines(tier) for tier in Role})
-    yield _template("lookupEngines", list(LOOKUPS.names))
+    yield _template("lookupEngines", [SUFFIX])
     yield _template("windows", {name: rule.window for name, rule in sorted(PRESETS.items())})
     yield _template("metricsOffsets", {role.value: offset for role, offset in METRICS_OFFSETS.items()})
 

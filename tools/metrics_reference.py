@@ -12,7 +12,7 @@ from router.replicas.acceptance import Acceptance
 from services.common.telemetry.process import process_metrics
 from services.drafter.servicer import DrafterMetrics
 from services.engine.metrics import register_model
-from services.lookup.engines import NgramEngine
+from services.lookup.engine import SuffixEngine
 from services.lookup.index.budget import IndexBudget
 from services.lookup.servicer import LookupMetrics
 from services.target.servicer import TargetMetrics
@@ -57,7 +57,7 @@ def registries() -> Mapping[str, CollectorRegistry]:
         register_model(registry, model)
     level_gains = dict.fromkeys(("sub_drafter", "ahead"), lambda: 1.0)
     DrafterMetrics(drafter, Role.DRAFTER, Load, IndexBudget(), level_gains)
-    engine, budget = NgramEngine(2, 5, IndexBudget()), IndexBudget()
+    engine, budget = SuffixEngine(0, IndexBudget()), IndexBudget()
     LookupMetrics(lookup, Role.DRAFTER, Load, engine, budget)
     LookupMetrics(sub_drafter, Role.SUB_DRAFTER, Load, engine, budget)
     return {

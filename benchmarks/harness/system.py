@@ -188,10 +188,14 @@ def simulated_flags(parameters: Mapping[str, Any], max_sequences: int = 64, kv_t
     return ("--simulated", json.dumps(dict(parameters)), *_memory_flags(max_sequences, kv_tokens))
 
 
-def sub_drafter_command(engine: str, response_cache_tokens: int | None = None) -> Flags:
-    """Return the command of a sub-drafter without a model."""
+LOOKUP_DRAFTER: Flags = ("services.lookup", "--role", "drafter")
+"""Command of a drafter without a model."""
+
+
+def sub_drafter_command(response_cache_tokens: int | None = None) -> Flags:
+    """Return the command of a sub-drafter."""
     cache = () if response_cache_tokens is None else ("--response-cache-tokens", str(response_cache_tokens))
-    return ("services.lookup", "--engine", engine, *cache)
+    return ("services.lookup", *cache)
 
 
 def _memory_flags(max_sequences: int, kv_tokens: int) -> Flags:

@@ -51,13 +51,13 @@ class LineOptions:
     draft: Annotated[
         str | None,
         typer.Option(
-            help="Folder or hub name of the drafter; or suffix or ngram, which look tokens up without a model"
-            " (a folder of that name: ./suffix). Without it, nothing is drafted."
+            help="Folder or hub name of the drafter; or suffix, which looks tokens up without a model (a"
+            " folder of that name: ./suffix). Without it, nothing is drafted."
         ),
     ] = None
     sub_draft: Annotated[
         str | None,
-        typer.Option(metavar="suffix|ngram|none", help="Helps a drafter with a model."),
+        typer.Option(metavar="suffix|none", help="Helps a drafter with a model."),
     ] = None
     replicas: Annotated[int | None, typer.Option(min=1, help="Replicas of the target.")] = None
     gpus: Annotated[

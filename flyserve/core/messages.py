@@ -55,7 +55,7 @@ class ModelInfo:
         role: Tier of the replica.
         model_id: Model id: a folder's name, or a hub id as configured.
         weight_fingerprint: Hash of the weights; replicas with the same hash return the same results.
-        architecture: transformers architecture; `ngram` or `suffix` for a look-up engine.
+        architecture: transformers architecture; `suffix` for the look-up engine.
         token_map_hash: Hash of the token-to-id map; empty if the service accepts any.
         vocab_size: Exclusive upper limit of token ids.
         context_length: Longest sequence in tokens; 0 is unlimited.

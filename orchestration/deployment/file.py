@@ -12,12 +12,12 @@ from orchestration.deployment import reserved
 from orchestration.deployment.security import located as located_security
 from orchestration.deployment.tiers import (
     DrafterTier,
-    LookupDrafter,
     ModelTier,
     NoSubDrafter,
     ScaledTier,
     SubDrafter,
     SubDrafterTier,
+    SuffixDrafter,
     TargetTier,
 )
 from router.config import RouterSection
@@ -147,7 +147,7 @@ class Deployment(Config):
         drafter, helper = self.drafter, self.sub_drafter
         if drafter is None or helper is None or isinstance(helper, NoSubDrafter):
             return self
-        if isinstance(drafter, LookupDrafter):
+        if isinstance(drafter, SuffixDrafter):
             raise ValueError(
                 f"sub_drafter: has the engine {helper.engine}, but drafter.engine is {drafter.engine}, which"
                 " uses no sub-drafter: leave sub_drafter out, or set drafter.engine: builtin"

@@ -11,9 +11,10 @@ from orchestration.deployment.file import Deployment, located_deployment
 from services.common.config import parse
 from services.common.gguf.header import is_gguf
 from services.common.model_source import GGUF_ENGINE, model_folder
+from services.common.sections import advice_on
 from services.common.token_map import token_map_hash
 from services.engine.config import AUTO
-from services.lookup.config import LOOKUPS
+from services.lookup.config import SUFFIX
 
 _SOURCE = "flyserve serve"
 _WITHOUT = "none"
@@ -75,7 +76,7 @@ def deployment_content(line: OneLine) -> dict[str, Any]:
     own = {"max_model_len": line.max_model_len, "quantization": line.quantization}
     target |= _engine_keys(_engine(line, line.target), own)
     tiers: dict[str, Mapping[str, Any]] = {"target": target}
-    if line.draft in LOOKUPS.names:
+    if line.draft == SUFFIX:
         tiers["drafter"] = {"engine": line.draft, **places}
     elif line.draft is not None:
         engine = _engine(line, line.draft)
@@ -140,18 +141,19 @@ def _sub_drafter(line: OneLine) -> dict[str, Any]:
     assert line.sub_draft is not None
     if line.draft is None:
         remedy = "give --draft too"
-        if line.sub_draft in LOOKUPS.names:
+        if line.sub_draft == SUFFIX:
             remedy += f", or only --draft {line.sub_draft}, which drafts without a model"
         raise ConfigError(f"--sub-draft: is {line.sub_draft}, which helps a drafter: {remedy}")
-    if line.draft in LOOKUPS.names:
+    if line.draft == SUFFIX:
         raise ConfigError(
             f"--sub-draft: is {line.sub_draft}, which helps a drafter that runs a model, but --draft is"
             f" {line.draft}: leave --sub-draft out"
         )
-    if line.sub_draft in LOOKUPS.names:
+    if line.sub_draft == SUFFIX:
         return {"engine": line.sub_draft}
-    known = ", ".join((*LOOKUPS.names, _WITHOUT))
-    raise ConfigError(f"--sub-draft: is {line.sub_draft!r}, must be one of {known}")
+    raise ConfigError(
+        f"--sub-draft: is {line.sub_draft!r}, must be {SUFFIX} or {_WITHOUT}{advice_on(line.sub_draft)}"
+    )
 
 
 def _model(name: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from flyserve.core.messages import Role
 from orchestration.deployment.file import METRICS_OFFSETS, METRICS_PORTS_PER_TIER, Deployment
 from orchestration.deployment.security import router_security, security_of
-from orchestration.deployment.tiers import LookupDrafter, ModelTier, NoSubDrafter, Tier
+from orchestration.deployment.tiers import ModelTier, NoSubDrafter, SuffixDrafter, Tier
 from router.config import RouterSection
 from router.speculation_config import SpeculationConfig
 from services.common.config import changed_values
@@ -17,7 +17,7 @@ from services.common.sections import Engines, engine_of
 from services.common.security.identity import certificate_name
 from services.common.telemetry.config import TelemetrySection
 from services.drafter.config import DRAFTERS
-from services.lookup.config import LOOKUPS
+from services.lookup.config import SuffixConfig
 from services.target.config import TARGETS
 
 ACTORS: Mapping[Role, str] = {
@@ -107,16 +107,17 @@ def plan(
     targets = replicas(Role.TARGET, actors[Role.TARGET], _requests(target), _model_config(target, TARGETS))
     if drafter is None:
         return targets
-    if isinstance(drafter, LookupDrafter):
+    if isinstance(drafter, SuffixDrafter):
         own = drafter.model_dump(mode="json", include={"max_draft", "max_sequences"})
-        config = {"role": Role.DRAFTER.value, **own, **_values(drafter, LOOKUPS)}
+        config = {"role": Role.DRAFTER.value, **own, **changed_values(drafter, SuffixConfig)}
         return (*replicas(Role.DRAFTER, LOOKUP_DRAFTER, _LIGHT, config), *targets)
     sub_drafters: tuple[ReplicaSpec, ...] = ()
     config = _model_config(drafter, DRAFTERS)
     if drafter.vocabulary != "same":
         config["target_tokenizer"] = str(target.model)
     if (tier := deployment.sub_drafter) is not None and not isinstance(tier, NoSubDrafter):
-        sub_drafters = replicas(Role.SUB_DRAFTER, actors[Role.SUB_DRAFTER], _LIGHT, _values(tier, LOOKUPS))
+        own = changed_values(tier, SuffixConfig)
+        sub_drafters = replicas(Role.SUB_DRAFTER, actors[Role.SUB_DRAFTER], _LIGHT, own)
         config["registry"] = registry
     drafters = replicas(Role.DRAFTER, actors[Role.DRAFTER], _requests(drafter), config)
     cpus = {"declared_cpus": total_cpus((*sub_drafters, *drafters, *targets)) + _ROUTER_CPUS}

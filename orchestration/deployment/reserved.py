@@ -27,8 +27,6 @@ _OF_DRAFTS = "drafters index their sequences themselves, and ask a sub-drafter f
 SUB_DRAFTER: Mapping[str, str] = {
     **REPLICA,
     "lookup_index_tokens": _OF_DRAFTS,
-    "min_ngram": _OF_DRAFTS,
-    "max_ngram": _OF_DRAFTS,
     "max_draft": "drafters ask for the tokens that they need",
     "max_sequences": "the drafters have limits of their own",
 }

@@ -22,7 +22,7 @@ from services.engine.config import (
     quantization_fault,
 )
 from services.engine.vllm_args import MEMORY_ARGUMENTS, config_faults
-from services.lookup.config import NgramDraftSection, NgramSection, SuffixDraftSection, SuffixSection
+from services.lookup.config import SuffixDraftSection, SuffixSection
 from services.target.config import TargetSection, VllmTargetSection
 
 _HALF = 0.5
@@ -189,8 +189,7 @@ class BuiltinDrafter(DrafterSection, BuiltinTier):
 
     engine: Literal["builtin"] = "builtin"
     """`builtin`, `vllm` and `llamacpp` (a GGUF file) run a model; the last two need the extra of their name.
-    Without a model, `ngram` looks tokens up in the sequence itself, and `suffix` also in earlier responses of
-    the deployment."""
+    Without a model, `suffix` looks tokens up in the sequence and in earlier responses of the deployment."""
 
 
 class VllmDrafter(VllmDrafterSection, VllmTier):
@@ -201,16 +200,8 @@ class LlamaCppDrafter(LlamaCppDrafterSection, LlamaCppTier):
     """Drafters on llama.cpp."""
 
 
-class LookupDrafter(DraftLimit, ScaledTier):
+class SuffixDrafter(SuffixDraftSection, DraftLimit, ScaledTier):
     """Drafters that look tokens up and run no model."""
-
-
-class NgramDrafter(NgramDraftSection, LookupDrafter):
-    """Drafters that look tokens up in the sequence itself."""
-
-
-class SuffixDrafter(SuffixDraftSection, LookupDrafter):
-    """Drafters that look tokens up in the sequence and in earlier responses of the deployment."""
 
 
 class SubDrafter(Tier):
@@ -222,16 +213,12 @@ class SubDrafter(Tier):
     """Replicas that the controller starts."""
 
 
-class NgramSubDrafter(NgramSection, SubDrafter):
-    """Sub-drafters that look tokens up in the sequence itself."""
-
-    engine: Literal["ngram"] = "ngram"
-    """`ngram` looks tokens up in the sequence itself; `suffix` also in earlier responses of the deployment;
-    `none` leaves the tier out."""
-
-
 class SuffixSubDrafter(SuffixSection, SubDrafter):
-    """Sub-drafters that look tokens up in the sequence and in earlier responses of the deployment."""
+    """Sub-drafters that look tokens up in earlier responses of the deployment."""
+
+    engine: Literal["suffix"] = "suffix"
+    """`suffix` looks tokens up in the sequence and in earlier responses of the deployment; `none` leaves the
+    tier out."""
 
 
 class NoSubDrafter(SubDrafter):
@@ -245,10 +232,7 @@ TargetTier = Annotated[
     BuiltinTarget | VllmTarget | LlamaCppTarget, Engines(BuiltinTarget, VllmTarget, LlamaCppTarget)
 ]
 DrafterTier = Annotated[
-    BuiltinDrafter | VllmDrafter | LlamaCppDrafter | NgramDrafter | SuffixDrafter,
-    Engines(BuiltinDrafter, VllmDrafter, LlamaCppDrafter, NgramDrafter, SuffixDrafter),
+    BuiltinDrafter | VllmDrafter | LlamaCppDrafter | SuffixDrafter,
+    Engines(BuiltinDrafter, VllmDrafter, LlamaCppDrafter, SuffixDrafter),
 ]
-SubDrafterTier = Annotated[
-    NgramSubDrafter | SuffixSubDrafter | NoSubDrafter,
-    Engines(NgramSubDrafter, SuffixSubDrafter, NoSubDrafter),
-]
+SubDrafterTier = Annotated[SuffixSubDrafter | NoSubDrafter, Engines(SuffixSubDrafter, NoSubDrafter)]

@@ -16,8 +16,9 @@ from services.common.gguf.header import is_gguf
 from services.common.hub import is_hub_name, resolve
 from services.common.machine.machine import Machine, find_machine
 from services.common.model_source import is_hub_id
+from services.common.sections import advice_on
 from services.engine.config import AUTO
-from services.lookup.config import LOOKUPS
+from services.lookup.config import SUFFIX
 
 
 def machine_with(gpus: int | str) -> Machine:
@@ -50,7 +51,7 @@ def settled_line(given: Mapping[str, Any], machine: Machine) -> tuple[dict[str, 
     facts: dict[Role, ModelFacts] = {}
     names = dict(given)
     for option, role in (("target", Role.TARGET), ("draft", Role.DRAFTER)):
-        if (name := given.get(option)) is not None and name not in LOOKUPS.names:
+        if (name := given.get(option)) is not None and name != SUFFIX:
             names[option], facts[role] = _named(str(name), role)
     names["gpus"] = 0 if given.get("gpus") == 0 else AUTO
     content = deployment_content(OneLine(**names))
@@ -82,6 +83,8 @@ def _named(name: str, role: Role) -> tuple[str, ModelFacts]:
     if is_gguf(folder) or "://" in name:
         return name, ModelFacts()  # the deployment's own check says why
     if not is_hub_name(name):
-        raise ConfigError(f"{role}.model: no folder {name}; a model of the hub is written org/name")
+        raise ConfigError(
+            f"{role}.model: no folder {name}; a model of the hub is written org/name{advice_on(name)}"
+        )
     model = resolve(name)
     return model.name, replace(read_facts(model.folder), weight_bytes=model.weight_bytes)

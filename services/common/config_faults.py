@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from flyserve.core.wording import requirement
-from services.common.sections import ENGINE, engine_of, named_sections, sections_of
+from services.common.sections import ENGINE, advice_on, engine_of, named_sections, sections_of
 
 _OF_NAME = "[key]"
 """Part of a location, after a name in a mapping, if the name itself is the fault."""
@@ -84,7 +84,8 @@ def describe_fault(roots: Sequence[type[BaseModel]], fault: Any, keeps_secrets: 
     message = requirement(fault)
     prefix = f"{place.key}." if place.key else ""
     if fault["type"] == "union_tag_invalid":
-        return f"{prefix}{ENGINE}: is {fault['ctx']['tag']!r}: must be one of {fault['ctx']['expected_tags']}"
+        tag, known = fault["ctx"]["tag"], fault["ctx"]["expected_tags"]
+        return f"{prefix}{ENGINE}: is {tag!r}: must be one of {known}{advice_on(tag)}"
     if fault["type"] == "union_tag_not_found":
         return f"{place.key}: is {fault['input']!r}: must be a mapping of keys"
     if not place.key:

@@ -12,6 +12,9 @@ S = TypeVar("S", bound=BaseModel, covariant=True)
 ENGINE = "engine"
 """Key that decides which section of a union describes a tier."""
 
+_REMOVED = {"ngram": "use suffix, which looks tokens up in the sequence, too"}
+"""Engines that an earlier version had, each with the remedy."""
+
 
 class Engines(Generic[S]):
     """Sections that the key `engine` chooses from; without it, it is the first one.
@@ -44,6 +47,12 @@ class Engines(Generic[S]):
         if isinstance(data, BaseModel):
             return str(getattr(data, ENGINE))
         return str(data.get(ENGINE, engine_of(self.sections[0]))) if isinstance(data, dict) else None
+
+
+def advice_on(engine: str) -> str:
+    """Return the end of an error that rejects an engine: the remedy if it is removed, else nothing."""
+    remedy = _REMOVED.get(engine)
+    return f"; {engine} is removed: {remedy}" if remedy else ""
 
 
 def engine_of(section: type[BaseModel]) -> str:

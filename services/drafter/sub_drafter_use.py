@@ -15,7 +15,7 @@ _LEAST_GAIN = 0.04
 keeps of finished sequences, cost time that no round shows."""
 
 _LEAST_ANSWERED = 0.05
-"""Share of responses with snippets below which few are requested: prompt look-up has none."""
+"""Share of responses with snippets below which few are requested."""
 
 _SHARE = 0.1
 """Weight of the latest response in the average."""

@@ -9,9 +9,9 @@ def main() -> None:
     stop_signals.listen(signal.SIGINT)
     from services.common.flags import configure
     from services.common.launch import run_service
-    from services.lookup.config import LOOKUPS
+    from services.lookup.config import SuffixConfig
 
-    config = configure(LOOKUPS, "Serve proposals by look-up over gRPC, to drafters or to routers.")
+    config = configure(SuffixConfig, "Serve proposals by look-up over gRPC, to drafters or to routers.")
     from services.lookup.servicer import create_host
 
     run_service(lambda: create_host(config), config, config.role)

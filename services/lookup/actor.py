@@ -6,7 +6,7 @@ from typing import Any
 from services.common.actor import ServiceActor
 from services.common.config import parse
 from services.common.host import Host
-from services.lookup.config import LOOKUPS
+from services.lookup.config import SuffixConfig
 from services.lookup.servicer import create_host
 
 
@@ -17,7 +17,7 @@ class SubDrafterActor(ServiceActor):
 
     @classmethod
     async def build(cls, config: dict[str, Any], followers: Sequence[Any] = ()) -> Host:
-        return await create_host(parse(LOOKUPS, config, cls.role))
+        return await create_host(parse(SuffixConfig, config, cls.role))
 
 
 class LookupDrafterActor(SubDrafterActor):

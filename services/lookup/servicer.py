@@ -18,8 +18,8 @@ from services.common.security.identity import ROUTER, Identity, certificate_name
 from services.common.telemetry.buckets import TOKENS
 from services.common.telemetry.instrumented_stream import DraftSteps, StepMetrics, StreamTelemetry
 from services.common.telemetry.process import Telemetry
-from services.lookup.config import AnyLookupConfig
-from services.lookup.engines import ProposalEngine, build_engine
+from services.lookup.config import SuffixConfig
+from services.lookup.engine import SuffixEngine
 from services.lookup.index.budget import IndexBudget
 from services.lookup.index_metrics import register_index_metrics
 from services.lookup.session import LookupSession
@@ -33,7 +33,7 @@ class LookupMetrics(StepMetrics[Draft]):
         registry: CollectorRegistry,
         role: Role,
         load: Callable[[], Load],
-        engine: ProposalEngine,
+        engine: SuffixEngine,
         budget: IndexBudget,
     ) -> None:
         """Register the metrics; `load` is called, `engine` and `budget` are read, when Prometheus scrapes."""
@@ -73,10 +73,10 @@ SERVICE_NAME = "flyserve.v1.Drafter"
 class LookupServicer(drafter_pb2_grpc.DrafterServicer):
     """Look-up sessions of one engine."""
 
-    def __init__(self, config: AnyLookupConfig, telemetry: Telemetry) -> None:
+    def __init__(self, config: SuffixConfig, telemetry: Telemetry) -> None:
         self._config = config
         self._budget = IndexBudget(config.lookup_index_tokens)
-        self._engine = build_engine(config, self._budget)
+        self._engine = SuffixEngine(config.response_cache_tokens, self._budget)
         self._num_open = 0
         metrics = LookupMetrics(telemetry.registry, config.role, self._load, self._engine, self._budget)
         self._telemetry = StreamTelemetry[DraftStep, Draft](f"{config.role}.draft", telemetry.tracer, metrics)
@@ -138,7 +138,7 @@ class LookupServicer(drafter_pb2_grpc.DrafterServicer):
             self._num_open -= 1
 
 
-async def create_host(config: AnyLookupConfig) -> Host:
+async def create_host(config: SuffixConfig) -> Host:
     """Return a host that serves this configuration, not yet started.
 
     Raises:

@@ -6,8 +6,8 @@ from flyserve.core.errors import InvalidRequest
 from flyserve.core.messages import Draft, DraftStep, Open
 from flyserve.core.sequence import ReplicatedSequence, SequenceUpdate, StaleState
 from flyserve.core.types import SparseDistribution
-from services.lookup.config import LookupConfig
-from services.lookup.engines import SequenceLookup
+from services.lookup.config import SuffixConfig
+from services.lookup.engine import SuffixLookup
 from services.lookup.index.response_cache import END
 
 _LEAD_IN = 4
@@ -17,7 +17,7 @@ _LEAD_IN = 4
 class LookupSession:
     """The server's copy of one sequence, and its look-up."""
 
-    def __init__(self, lookup: SequenceLookup, opening: Open, config: LookupConfig) -> None:
+    def __init__(self, lookup: SuffixLookup, opening: Open, config: SuffixConfig) -> None:
         """Start with an empty sequence."""
         self._sequence = ReplicatedSequence(vocab_size=END, context_length=config.max_tokens)
         self._lookup = lookup

@@ -52,10 +52,9 @@ TRIED = {key: value for key, value in VALUES.items() if not is_settled(key) and 
 """Each key with another value than it has by itself."""
 TIERS = {tier: sections_of(Deployment.model_fields[tier].annotation) for tier in Role}
 ENGINES = [
-    {Role.TARGET: "builtin", Role.DRAFTER: "builtin", Role.SUB_DRAFTER: "ngram"},
-    {Role.TARGET: "vllm", Role.DRAFTER: "builtin", Role.SUB_DRAFTER: "suffix"},
+    {Role.TARGET: "builtin", Role.DRAFTER: "builtin", Role.SUB_DRAFTER: "suffix"},
+    {Role.TARGET: "vllm", Role.DRAFTER: "builtin"},
     {Role.TARGET: "vllm", Role.DRAFTER: "vllm"},
-    {Role.TARGET: "builtin", Role.DRAFTER: "ngram"},
     {Role.TARGET: "builtin", Role.DRAFTER: "suffix"},
 ]
 """Engines of the tiers, all of them in some deployment."""

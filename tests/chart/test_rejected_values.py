@@ -14,7 +14,7 @@ CERTIFICATES = {
 VLLM = {"engine": "vllm"}
 GPUS = {"target": {"shards": 4, "gpus": 1}}
 
-LOOKUP = {"engine": "ngram"}
+LOOKUP = {"engine": "suffix"}
 """A drafter without a model, and without the chart's own values for one."""
 
 REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
@@ -51,11 +51,15 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "a drafter that looks tokens up, with a sub-drafter": (
         {"drafter": LOOKUP, "sub_drafter": {"replicas": 1}},
-        ("sub_drafter: helps a drafter that runs a model", "drafter.engine is ngram", "to null"),
+        ("sub_drafter: helps a drafter that runs a model", "drafter.engine is suffix", "to null"),
     ),
     "a drafter that looks tokens up, on a GPU": (
         {"drafter": LOOKUP | {"gpus": 0.5}},
-        ("drafter.gpus: engine ngram has no such key, only builtin, llamacpp, vllm", "drafter.gpus to null"),
+        ("drafter.gpus: engine suffix has no such key, only builtin, llamacpp, vllm", "drafter.gpus to null"),
+    ),
+    "an engine that is removed": (
+        {"sub_drafter": {"engine": "ngram"}},
+        ("sub_drafter.engine", '"suffix", "none"'),
     ),
     "a target that stops while no request waits for it": (
         {"target": {"autoscaling": {"min": 0, "max": 2}}},

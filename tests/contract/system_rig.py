@@ -17,7 +17,7 @@ from services.common.config import parse
 from services.common.host import Host
 from services.drafter.config import DrafterConfig
 from services.drafter.servicer import create_host as create_drafter
-from services.lookup.config import LOOKUPS
+from services.lookup.config import SuffixConfig
 from services.lookup.servicer import create_host as create_sub_drafter
 from services.target.config import TargetConfig
 from services.target.servicer import create_host as create_target
@@ -40,7 +40,7 @@ async def whole_system(model: Path, **sections: Mapping[str, Any]) -> AsyncItera
         return str(host.address)
 
     try:
-        helper = await start("sub_drafter", LOOKUPS, create_sub_drafter, engine="suffix")
+        helper = await start("sub_drafter", SuffixConfig, create_sub_drafter)
         drafting = {"simulated": INSTANT, "sub_drafter": helper}
         drafter = await start("drafter", DrafterConfig, create_drafter, **drafting)
         target = await start("target", TargetConfig, create_target, simulated=INSTANT)

@@ -272,12 +272,12 @@ class TestOverHttp:
                 assert part in error_of(refused)["message"]
 
     async def test_without_it_the_name_is_unknown_and_not_listed(self, model: Path) -> None:
-        async with http(model, FakeDrafter(OTHER, weight_fingerprint="", architecture="ngram")) as post:
+        async with http(model, FakeDrafter(OTHER, weight_fingerprint="", architecture="suffix")) as post:
             listed = (await post("GET", "/v1/models")).json()["data"]
             refused = await post("POST", "/v1/completions", **COMPLETION)
         assert [each["id"] for each in listed] == [MODEL]
         assert refused.status_code == 404 and error_of(refused)["code"] == "model_not_found"
-        assert "the drafter looks tokens up (ngram)" in error_of(refused)["message"]
+        assert "the drafter looks tokens up (suffix)" in error_of(refused)["message"]
 
 
 COMPLETION = {"model": f"{MODEL}-draft", "prompt": PROMPT, "max_tokens": 9, "temperature": 0}

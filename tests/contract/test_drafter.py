@@ -13,7 +13,7 @@ from services.drafter.ahead import DraftingLimits
 from services.drafter.servicer import host_engine
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.simulation.clock_engine import ClockEngine
-from services.lookup.config import NgramConfig
+from services.lookup.config import SuffixConfig
 from services.lookup.servicer import create_host
 from tests.contract.engine_rig import PROMPT, helpers_at, simulated
 from tests.support.serving import becomes_true, connected, serving
@@ -80,7 +80,7 @@ async def test_with_a_sub_drafter_the_draft_is_the_same(
     repeating = TokenSequence([*PROMPT, *alone.tokens, *PROMPT])
     async with DrafterStream(channel, OPENING) as stream:
         expected = await stream.draft(repeating, len(repeating), 16)
-    async with serving(await create_host(NgramConfig())) as address:
+    async with serving(await create_host(SuffixConfig(response_cache_tokens=4096))) as address:
         await (helpers := helpers_at(address)).start()
         async with (
             connected(host_engine(engine, helpers)) as accelerated,

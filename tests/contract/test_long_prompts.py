@@ -24,12 +24,11 @@ ROOM = {"max_sequences": 8, "kv_tokens": 1_200_000, "max_batch_tokens": 8192}
 
 
 @asynccontextmanager
-async def system(model: Path, sub_drafter: str) -> AsyncIterator[Rig]:
+async def system(model: Path) -> AsyncIterator[Rig]:
     """Serve a router, a target, a drafter and a sub-drafter, all on this event loop."""
-    cache = {"response_cache_tokens": 4096} if sub_drafter == "suffix" else {}
     drafting = {**LANGUAGE, "agreement": 0.8, "base_s": 0.0005}  # so that drafts can pay
     sections = {
-        "sub_drafter": {"engine": sub_drafter, **cache},
+        "sub_drafter": {"response_cache_tokens": 4096},
         "drafter": {"simulated": drafting, **ROOM},
         "target": {"simulated": {**LANGUAGE, "base_s": 0.001}, **ROOM},
     }
@@ -39,7 +38,7 @@ async def system(model: Path, sub_drafter: str) -> AsyncIterator[Rig]:
 
 @pytest.mark.parametrize(("length", "num_logprobs"), [(8_000, 1), (4_000, 20)])
 async def test_a_long_prompt_is_scored_in_short_pieces(model: Path, length: int, num_logprobs: int) -> None:
-    async with system(model, "ngram") as rig:
+    async with system(model) as rig:
 
         async def score(attempt: int) -> None:
             ids = pb.TokenIds(ids=[(at * 7919 + attempt) % 300 for at in range(length)])
@@ -50,13 +49,12 @@ async def test_a_long_prompt_is_scored_in_short_pieces(model: Path, length: int,
         await assert_short_pieces(score)
 
 
-@pytest.mark.parametrize("sub_drafter", ["ngram", "suffix"])
 @pytest.mark.parametrize(("length", "num_choices"), [(32_000, 4), (130_000, 1)])
 async def test_no_piece_of_work_on_a_loop_is_long(
-    model: Path, caplog: pytest.LogCaptureFixture, length: int, num_choices: int, sub_drafter: str
+    model: Path, caplog: pytest.LogCaptureFixture, length: int, num_choices: int
 ) -> None:
     caplog.set_level(logging.INFO)
-    async with system(model, sub_drafter) as rig:
+    async with system(model) as rig:
 
         async def generate(attempt: int) -> None:
             # The lengths differ, so the prompts share no prefix.

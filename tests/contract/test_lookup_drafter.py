@@ -1,4 +1,4 @@
-"""Look-up engines that draft for a target, without a draft model, through a router over real sockets."""
+"""Look-up that drafts for a target, without a draft model, through a router over real sockets."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -6,8 +6,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from flyserve.core.messages import Extend, Load, ModelInfo, Open, Role, StepTimes, Verification
 from flyserve.core.request import SamplingParams
@@ -18,14 +16,13 @@ from flyserve.v1.drafter_pb2_grpc import DrafterStub
 from flyserve.wire.streams import info_from_wire
 from services.common.channel import open_channel
 from services.common.host import Host
-from services.lookup.config import LOOKUPS
+from services.lookup.config import SuffixConfig
 from services.lookup.servicer import create_host
 from tests.contract.fakes import HashModel, save_tokenizer
 from tests.contract.router_rig import EXACT, FLY, PLAIN, PROMPT, Answer, Rig, ids, joined, running
 from tests.contract.scripted import LoggingTarget
 from tests.support.serving import serving
 
-ENGINES = ("ngram", "suffix")
 SAMPLING = common_pb2.SamplingParams
 CACHED = 4096
 TIMEOUT_S = 60
@@ -62,9 +59,8 @@ class LookupDrafter:
         self.host = host
 
     @classmethod
-    async def create(cls, engine: str, **config: Any) -> "LookupDrafter":
-        cache = {"response_cache_tokens": CACHED} if engine == "suffix" else {}
-        made = LOOKUPS.named(engine)(role=Role.DRAFTER, max_draft=64, **cache, **config)
+    async def create(cls, **config: Any) -> "LookupDrafter":
+        made = SuffixConfig(role=Role.DRAFTER, max_draft=64, response_cache_tokens=CACHED, **config)
         return cls(await create_host(made))
 
     async def described(self) -> tuple[ModelInfo, Load]:
@@ -91,9 +87,8 @@ async def stage(
         yield rig, target
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-async def test_exact_equals_plain_in_fewer_rounds(engine: str, tmp_path: Path) -> None:
-    async with stage(tmp_path, await LookupDrafter.create(engine)) as (rig, target):
+async def test_exact_equals_plain_in_fewer_rounds(tmp_path: Path) -> None:
+    async with stage(tmp_path, await LookupDrafter.create()) as (rig, target):
         for fields in ({}, {"sampling": SAMPLING(temperature=0.8, seed=5)}, {"logprobs": 2}):
             plain, exact, fly = [await rig.generate(mode, 200, **fields) for mode in (PLAIN, EXACT, FLY)]
             assert ids(exact) == ids(plain) and exact.text == plain.text
@@ -105,7 +100,7 @@ async def test_exact_equals_plain_in_fewer_rounds(engine: str, tmp_path: Path) -
 
 async def test_rejection_sampling_gets_the_whole_mass_on_each_draft(tmp_path: Path) -> None:
     sampling = SAMPLING(temperature=0.8, seed=5, coupling=common_pb2.COUPLING_REJECTION)
-    async with stage(tmp_path, await LookupDrafter.create("suffix")) as (rig, target):
+    async with stage(tmp_path, await LookupDrafter.create()) as (rig, target):
         response = await rig.generate(EXACT, 100, sampling=sampling)
     drafted = [step for step in target.verified if step.num_drafts]
     assert drafted and response.statistics.accepted
@@ -116,7 +111,7 @@ async def test_rejection_sampling_gets_the_whole_mass_on_each_draft(tmp_path: Pa
 
 async def test_text_that_never_repeats_costs_few_requests(tmp_path: Path) -> None:
     model = HashModel(context_length=1024)
-    async with stage(tmp_path, await LookupDrafter.create("suffix"), model, 0.02, stream_interval_s=10.0) as (
+    async with stage(tmp_path, await LookupDrafter.create(), model, 0.02, stream_interval_s=10.0) as (
         rig,
         target,
     ):
@@ -127,7 +122,7 @@ async def test_text_that_never_repeats_costs_few_requests(tmp_path: Path) -> Non
 
 
 async def test_a_finished_response_is_drafted_the_next_time(tmp_path: Path) -> None:
-    drafter = await LookupDrafter.create("suffix")
+    drafter = await LookupDrafter.create()
     async with stage(tmp_path, drafter, HashModel()) as (rig, _):
         answers = [await rig.generate(EXACT, 60, cache_salt="mine")]
         await drafter.caches(len(PROMPT) + 60)
@@ -139,7 +134,7 @@ async def test_a_finished_response_is_drafted_the_next_time(tmp_path: Path) -> N
 
 
 async def test_every_choice_is_cached(tmp_path: Path) -> None:
-    drafter = await LookupDrafter.create("suffix")
+    drafter = await LookupDrafter.create()
     sampling = SAMPLING(temperature=0.8, seed=5)
     async with stage(tmp_path, drafter) as (rig, _):
         choices, _ = await rig.choices(EXACT, 30, n=3, sampling=sampling)
@@ -148,7 +143,7 @@ async def test_every_choice_is_cached(tmp_path: Path) -> None:
 
 
 async def test_a_resumed_response_is_cached_as_a_whole(tmp_path: Path) -> None:
-    drafter = await LookupDrafter.create("suffix")
+    drafter = await LookupDrafter.create()
     async with stage(tmp_path, drafter, HashModel()) as (rig, _):
         plain = ids(await rig.generate(PLAIN, 60))
         resume = pb.Resumption(choices=[pb.ReceivedChoice(token_ids=plain[:20])])
@@ -160,7 +155,7 @@ async def test_a_resumed_response_is_cached_as_a_whole(tmp_path: Path) -> None:
 
 
 async def test_a_full_drafter_costs_drafts_only(tmp_path: Path) -> None:
-    drafter = await LookupDrafter.create("ngram", max_sequences=1)
+    drafter = await LookupDrafter.create(max_sequences=1)
     sampling = SAMPLING(temperature=0.8, seed=5)
     async with stage(tmp_path, drafter) as (rig, _):
         plain, _ = await rig.choices(PLAIN, 120, n=4, sampling=sampling)
@@ -172,7 +167,7 @@ async def test_a_full_drafter_costs_drafts_only(tmp_path: Path) -> None:
 
 
 async def test_a_drafter_that_dies_and_starts_again_with_an_empty_cache_fails_nothing(tmp_path: Path) -> None:
-    first = await LookupDrafter.create("suffix")
+    first = await LookupDrafter.create()
     is_dead = False
     async with stage(tmp_path, first, draft_patience=1e6) as (rig, target):
         plain = await rig.generate(PLAIN, 200)
@@ -187,7 +182,7 @@ async def test_a_drafter_that_dies_and_starts_again_with_an_empty_cache_fails_no
         dying, dead = [await rig.generate(EXACT, 200) for _ in range(2)]
         assert ids(dying) == ids(dead) == ids(plain)
         assert dying.statistics.drafted and not dead.statistics.drafted and dead.warnings
-        second = await LookupDrafter.create("suffix", address=first.host.address)
+        second = await LookupDrafter.create(address=first.host.address)
         async with serving(second.host):
             assert ids(await until_drafted(rig)) == ids(plain)
             await second.caches(len(PROMPT) + 200)
@@ -202,7 +197,7 @@ async def until_drafted(rig: Rig) -> Answer:
 
 
 async def test_it_describes_itself_as_a_drafter(tmp_path: Path) -> None:
-    drafter = await LookupDrafter.create("suffix")
+    drafter = await LookupDrafter.create()
     async with stage(tmp_path, drafter) as (rig, _):
         info = (await rig.stub.Info(common_pb2.InfoRequest())).drafter
         described, load = await drafter.described()

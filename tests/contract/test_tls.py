@@ -21,7 +21,7 @@ from services.common.channel import open_channel
 from services.common.config import parse
 from services.common.host import Host
 from services.common.security.access_policy import AccessPolicy, Check
-from services.lookup.config import LOOKUPS
+from services.lookup.config import SuffixConfig
 from services.lookup.servicer import create_host as create_sub_drafter
 from services.target.config import TargetConfig
 from services.target.servicer import create_host as create_target
@@ -51,7 +51,7 @@ async def test_a_whole_system_generates_over_mutual_tls(authority: Authority, tm
 
 async def a_look_up(authority: Authority, role: str) -> Host:
     config = {"role": role.replace("-", "_"), "security": authority.security(f"{role}.flyserve")}
-    return await create_sub_drafter(parse(LOOKUPS, config, "test"))
+    return await create_sub_drafter(parse(SuffixConfig, config, "test"))
 
 
 async def a_registry(authority: Authority) -> Host:

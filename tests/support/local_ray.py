@@ -36,7 +36,7 @@ def deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
     data = {
         "target": {"model": str(tmp_path), "replicas": 2},
         "drafter": {"model": str(tmp_path)},
-        "sub_drafter": {"engine": "ngram"},
+        "sub_drafter": {},
         "router": {"grpc_port": 0},
     }
     return parse(Deployment, data, "test")

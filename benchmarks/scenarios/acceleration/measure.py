@@ -22,7 +22,7 @@ from benchmarks.scenarios.acceleration.plan import (
     DEMO_DRAFTER,
     DEMO_TARGET,
     FLY,
-    LOOKUP_ENGINES,
+    HELPER,
     WHOLE_RESPONSE,
     Bed,
     Plan,
@@ -41,7 +41,7 @@ AGREEMENT = 0.9
 TARGET_S, DRAFTER_S = 0.024, 0.003
 """Seconds of a simulated forward of any size: a draft of 8 takes as long as a verification."""
 _NUMBER = re.compile(r"\b\d+\b")
-_HELPERS = {f"helper-{engine}": sub_drafter_command(engine) for engine in LOOKUP_ENGINES}
+_HELPERS = {HELPER: sub_drafter_command()}
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -107,7 +107,7 @@ def free_drafts(plan: Plan) -> Bed:
 
 def measure_predicted(plan: Plan, context: Context) -> Runs:
     """Measure predictions beside none; each setting has a cache of responses of its own."""
-    prompts, drafter = demo_prompts(plan.predicted_prompts), (*DEMO_DRAFTER, "--sub-drafter", "helper-suffix")
+    prompts, drafter = demo_prompts(plan.predicted_prompts), (*DEMO_DRAFTER, "--sub-drafter", HELPER)
     with running_fleets(DEMO_TARGET, {"suffix": [drafter]}, _HELPERS) as clients:
         client = clients["suffix"]
         texts = [generate(client, prompt, WHOLE_RESPONSE, PLAIN)[0].text for prompt in prompts]
@@ -126,7 +126,7 @@ def edited(problem: str, step: int) -> str:
 def measure_memory(plan: Plan, context: Context) -> Runs:
     """Send the requests of agents' loops, step by step: one memory for all drafters, or one each."""
     problems, salt = [render(task.prompt) for task in load_tasks(plan.agents)], uuid4().hex
-    helpers = {f"memory-{number}": sub_drafter_command("suffix") for number in range(plan.drafters + 1)}
+    helpers = {f"memory-{number}": sub_drafter_command() for number in range(plan.drafters + 1)}
     shared, *own = helpers
     drafter = (*DEMO_DRAFTER, "--draft-ahead", "off", "--sub-drafter")
     memories = {"a memory for each drafter": own, "one memory for all": [shared] * plan.drafters}

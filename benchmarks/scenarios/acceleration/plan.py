@@ -17,7 +17,8 @@ DRAFT_LENGTH, WHOLE_RESPONSE = 15, 512
 FLY = speculation(Mode.FLY, DRAFT_LENGTH)
 DEMO_TARGET = ("services.target", *model_flags(DEMO_MODELS / "target", "bfloat16", 16, 16_384))
 DEMO_DRAFTER = ("services.drafter", *model_flags(DEMO_MODELS / "drafter", "float32"))
-LOOKUP_ENGINES = ("ngram", "suffix")
+HELPER = "helper-suffix"
+"""Name of the sub-drafter in the fleets of `grid`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +81,11 @@ class Bed:
 
 
 def grid(drafter: Flags) -> tuple[dict[str, list[Flags]], dict[str, Setting]]:
-    """Return every sub-drafter, also with drafting ahead: fleets, and settings.
-
-    The sub-drafters are the helpers `helper-ngram` and `helper-suffix` of the fleets.
-    """
+    """Return fleets and settings without the sub-drafter and with it, also with drafting ahead."""
     fleets, settings = dict[str, list[Flags]](), dict[str, Setting]()
-    for helper, ahead in product(("off", *LOOKUP_ENGINES), ("off", "on")):
+    for helper, ahead in product(("off", "suffix"), ("off", "on")):
         name = helper if ahead == "off" else f"{helper} + ahead"
-        flags = () if helper == "off" else ("--sub-drafter", f"helper-{helper}")
+        flags = () if helper == "off" else ("--sub-drafter", HELPER)
         fleets[name] = [(*drafter, "--draft-ahead", ahead, *flags)]
         settings[name] = Setting(name, FLY)
     return fleets, settings

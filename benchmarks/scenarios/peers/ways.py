@@ -7,7 +7,7 @@ from pathlib import Path
 from benchmarks.harness.command import Context
 from benchmarks.harness.program import named_python
 from benchmarks.harness.runs import Run, Send, checksum, sender
-from benchmarks.harness.system import Flags, model_flags, running_fleets
+from benchmarks.harness.system import LOOKUP_DRAFTER, model_flags, running_fleets
 from benchmarks.harness.worker import Worker, worker
 from benchmarks.scenarios.peers.llama_cpp import llama_cpp
 from benchmarks.scenarios.peers.plan import BASELINE, DEMO, MODES, NGRAMS, WAYS, Decode, Pair, Plan
@@ -18,7 +18,6 @@ from demo.real.fetch import GGUF_KINDS, SMOLLM2, gguf_file
 from flyserve.core.response import Statistics
 from router.text.tokenizer import Tokenizer
 
-_SUFFIX: Flags = ("services.lookup", "--role", "drafter", "--engine", "suffix")
 _NAMES = dict(zip(GGUF_KINDS, ("f16", "Q8"), strict=True))
 
 
@@ -102,7 +101,7 @@ def _flyserve(stack: ExitStack, pair: Pair, target: Path, name: str, plan: Plan)
     """Start router, target and drafter: a model if there is one, else the engine `suffix`."""
     size = {"max_sequences": 4, "kv_tokens": 4096, "threads": pair.threads}
     flags = {each: model_flags(each, plan.dtype.value, **size) for each in (target, pair.drafter) if each}
-    drafter = ("services.drafter", *flags[pair.drafter]) if pair.drafter else _SUFFIX
+    drafter = ("services.drafter", *flags[pair.drafter]) if pair.drafter else LOOKUP_DRAFTER
     fleets = running_fleets(
         ("services.target", *flags[target]), {name: [drafter]}, config={name: {"model": str(pair.target)}}
     )

@@ -6,20 +6,14 @@ from typing import Annotated
 
 from pydantic import Field
 
-from benchmarks.harness.client import PLAIN, speculation
+from benchmarks.harness.client import ways_by_mode
 from benchmarks.harness.command import BasePlan, Quick
-from benchmarks.harness.system import Flags, model_flags
+from benchmarks.harness.system import LOOKUP_DRAFTER, Flags, model_flags
 from benchmarks.harness.workloads import WORKLOADS
 from demo.real.fetch import GEMMA3, SMOLLM2, RealModel, model_folder
-from flyserve.core.request import SpeculationParams
-from flyserve.core.types import Mode
 
 DTYPE = "bfloat16"
-MODES: Mapping[str, SpeculationParams] = {
-    "plain": PLAIN,
-    "exact": speculation(Mode.EXACT),
-    "FLy": speculation(Mode.FLY),
-}
+MODES = ways_by_mode()
 """Ways of decoding, with drafts as long as the deployment's default allows."""
 
 
@@ -62,7 +56,7 @@ class RealPair:
     def drafter_command(self, kv_tokens: int) -> Flags:
         """Return the command of a drafter in one thread."""
         if self.drafter is None:
-            return ("services.lookup", "--role", "drafter", "--engine", "suffix")
+            return LOOKUP_DRAFTER
         mapping = ("--vocabulary", "text", "--target-tokenizer", str(model_folder(self.target)))
         model = model_flags(model_folder(self.drafter), DTYPE, kv_tokens=kv_tokens)
         return ("services.drafter", *model, *mapping)

@@ -44,7 +44,7 @@ class System:
         self._running: dict[str, Service] = {}
         target = ("services.target", *simulated_flags({**_LANGUAGE, "base_s": 0.02}, *_ROOM), *_TELEMETRY)
         targets = [self._start(name, target).address for name in ("target-0", REPLACED)]
-        helper = self._start("sub_drafter", (*sub_drafter_command("suffix", _CACHED_TOKENS), *_TELEMETRY))
+        helper = self._start("sub_drafter", (*sub_drafter_command(_CACHED_TOKENS), *_TELEMETRY))
         model = simulated_flags({**_LANGUAGE, "base_s": 0.004, "agreement": 0.85}, *_ROOM)
         flags = ("--sub-drafter", helper.address, *_TELEMETRY)
         drafter = self._start("drafter", ("services.drafter", *model, *flags)).address

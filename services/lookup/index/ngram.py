@@ -1,13 +1,9 @@
-"""The n-gram index of one growing sequence, and drafts by prompt look-up."""
+"""The n-gram index of one growing sequence."""
 
 from collections.abc import Iterable, Sequence
 
-from flyserve.core.sequence import common_length
 from services.lookup.index.budget import IndexBudget, IndexShare
 from services.lookup.index.sorted_ngrams import SortedNgrams
-
-_RECENT = 8
-"""Earlier occurrences whose agreement counts."""
 
 _MAX_ADDED = 1024
 """Most tokens that are added to the dictionaries at once; of more, only the last ones."""
@@ -80,11 +76,6 @@ class NgramIndex:
         """Return the last `order` tokens; empty if the sequence is shorter."""
         return tuple(self._ids[-order:]) if len(self._ids) >= order else ()
 
-    def latest_position(self, ngram: tuple[int, ...]) -> int:
-        """Return the latest position of an n-gram; 0 if it has none."""
-        position = self._latest.get(ngram, 0)
-        return position if position or not self._start else next(iter(self._older.positions(ngram, 1)), 0)
-
     def followers(self, ngram: tuple[int, ...], limit: int) -> list[int]:
         """Return the tokens that followed an n-gram, the latest first, at most `limit`."""
         found: list[int] = []
@@ -152,59 +143,3 @@ class NgramIndex:
 
     def _no_older(self) -> SortedNgrams:
         return SortedNgrams(tuple(self._earlier), self._start)
-
-
-_MAX_MATCH = 64
-"""Tokens before an occurrence that are compared at most."""
-_PER_MATCHED_TOKEN = 2
-"""Tokens that each token of a match supports: of the factors tried on prose, code and edited text, the one
-that saves the most time at a target, whether a row costs a tenth or a fiftieth of its forward."""
-
-
-def supported_length(match_length: int, agreement: float) -> int:
-    """Return how many tokens of a continuation are worth verifying at a target.
-
-    What has matched for long probably goes on for long.
-
-    Args:
-        match_length: Number of tokens before the continuation that equal those before its occurrence.
-        agreement: Share of the recent occurrences that continue with the same token.
-    """
-    return int(_PER_MATCHED_TOKEN * match_length * agreement)
-
-
-class PromptLookup:
-    """Drafts of one sequence: continue the latest earlier occurrence of its longest matching suffix.
-
-    Each token costs the target a row of a forward, so a draft has at most its supported length.
-    """
-
-    def __init__(self, min_ngram: int = 2, max_ngram: int = 5, share: IndexShare | None = None) -> None:
-        """Match suffixes of `max_ngram` down to `min_ngram` tokens."""
-        self._orders = range(max_ngram, min_ngram - 1, -1)
-        self._index = NgramIndex(self._orders, share)
-
-    def update(self, ids: Sequence[int], unchanged: int) -> None:
-        """Set the sequence to `ids`; its first `unchanged` tokens are as before."""
-        self._index.truncate(unchanged)
-        self._index.extend(ids[len(self._index) :])
-
-    def propose(self, max_tokens: int) -> tuple[int, ...]:
-        """Return the continuation of the longest suffix that occurred before, at most `max_tokens` long."""
-        for order in self._orders:
-            ngram = self._index.suffix(order)
-            if position := self._index.latest_position(ngram):
-                return self._continuation(position, min(max_tokens, self._supported(ngram, position)))
-        return ()
-
-    def _supported(self, ngram: tuple[int, ...], position: int) -> int:
-        """Return the supported length of the continuation from the latest `position` of an n-gram."""
-        recent = self._index.followers(ngram, _RECENT)
-        before = self._index.tokens(max(0, position - _MAX_MATCH), position)
-        match_length = common_length(before[::-1], self._index.tokens(-_MAX_MATCH)[::-1])
-        return supported_length(match_length, recent.count(recent[0]) / len(recent))
-
-    def _continuation(self, start: int, max_tokens: int) -> tuple[int, ...]:
-        """Return the tokens from `start` on; beyond the end of the sequence they repeat."""
-        tokens = self._index.tokens(start, start + max_tokens)
-        return tuple(tokens[offset % len(tokens)] for offset in range(max_tokens))

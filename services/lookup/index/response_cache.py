@@ -73,7 +73,7 @@ class ResponseCache:
 
     def add(self, ids: Sequence[int], salt: str = "") -> None:
         """Add a response; of a response that is too long, its end."""
-        ids = ids[-(self._num_cells - 1) :]
+        ids = ids[max(0, len(ids) - self._num_cells + 1) :]
         if len(ids) <= self._shortest:
             return
         start, num_cells = self._make_room(len(ids) + 1)

@@ -7,8 +7,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import fields
 from typing import Any
 
-import pytest
-
 from demo.tasks import load_tasks
 from demo.tokenizer import render
 from flyserve.core.clock import SystemClock
@@ -28,7 +26,7 @@ from services.drafter.servicer import host_engine as host_drafter
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.config import Dtype, ModelConfig
 from services.engine.factory import build_engine
-from services.lookup.config import LOOKUPS
+from services.lookup.config import SuffixConfig
 from services.lookup.servicer import create_host as create_sub_drafter
 from services.target.servicer import host_engine as host_target
 from tests.contract.router_rig import EXACT, PLAIN, Rig, ids
@@ -113,8 +111,7 @@ async def caches_a_response(address: str) -> None:
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("engine", ["suffix", "ngram"])
-async def test_it_equals_plain_decoding_of_its_model_for_every_parameter(engine: str) -> None:
+async def test_it_equals_plain_decoding_of_its_model_for_every_parameter() -> None:
     async with deployment(DRAFTER_MODEL) as rig:
         ((own, text),) = await choices(rig, PLAIN, {})
         tried = [(name, each) for name, all_of in requests(own, text).items() for each in all_of]
@@ -122,13 +119,12 @@ async def test_it_equals_plain_decoding_of_its_model_for_every_parameter(engine:
     changed = {name for (name, _), found in zip(tried, expected, strict=True) if found != [(own, text)]}
     assert {"logit_bias", "min_tokens", "presence_penalty", "grammar", "stop_token_ids"} <= changed
     async with (
-        serving(await create_sub_drafter(LOOKUPS.validate({"engine": engine}))) as sub_drafter,
+        serving(await create_sub_drafter(SuffixConfig())) as sub_drafter,
         deployment(TARGET_MODEL, DRAFTER_MODEL, sub_drafter) as rig,
     ):
         for mode in (pb.MODE_DRAFT, EXACT, pb.MODE_DRAFT):
             await choices(rig, mode, {})
-            if engine == "suffix":
-                await caches_a_response(sub_drafter)
+            await caches_a_response(sub_drafter)
         for (name, request), right in zip(tried, expected, strict=True):
             assert await choices(rig, pb.MODE_DRAFT, request) == right, (name, request)
         answer = await rig.generate(pb.MODE_DRAFT, NUM_TOKENS, prompt_token_ids=None, prompt=PROMPT)

@@ -127,17 +127,15 @@ def test_every_flag_is_a_key_of_the_file(models: Path, monkeypatch: pytest.Monke
     }
 
 
-@pytest.mark.parametrize("engine", ["suffix", "ngram"])
-def test_drafts_need_no_model(models: Path, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drafts_need_no_model(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(models)
-    (models / engine).mkdir()
-    made = content(
-        "target", "--draft", engine, "--dtype", "float32", "--engine", "vllm", "--sub-draft", "none"
-    )
-    assert made["drafter"] == {"engine": engine} and "sub_drafter" not in made
+    (models / "suffix").mkdir()
+    without_model = ("--draft", "suffix", "--sub-draft", "none")
+    made = content("target", *without_model, "--dtype", "float32", "--engine", "vllm")
+    assert made["drafter"] == {"engine": "suffix"} and "sub_drafter" not in made
     assert made["target"]["dtype"] == "float32"
-    (models / engine / "tokenizer.json").write_text((models / "target" / "tokenizer.json").read_text())
-    assert content("target", "--draft", f"./{engine}")["drafter"]["model"] == str(models / engine)
+    (models / "suffix" / "tokenizer.json").write_text((models / "target" / "tokenizer.json").read_text())
+    assert content("target", "--draft", "./suffix")["drafter"]["model"] == str(models / "suffix")
 
 
 def test_a_drafter_with_other_tokens_is_mapped_to_those_of_the_target(models: Path) -> None:
@@ -284,13 +282,19 @@ def test_a_model_larger_than_the_memory_is_rejected_before_it_is_loaded(
             "--sub-draft: is suffix, which helps a drafter: give --draft too, or only --draft suffix",
         ),
         (
-            ("target", "--draft", "suffix", "--sub-draft", "ngram"),
-            "--sub-draft: is ngram, which helps a drafter that runs a model, but --draft is suffix",
+            ("target", "--draft", "suffix", "--sub-draft", "suffix"),
+            "--sub-draft: is suffix, which helps a drafter that runs a model, but --draft is suffix",
         ),
         (
             ("target", "--draft", "drafter", "--sub-draft", "magic"),
-            "--sub-draft: is 'magic', must be one of ngram, suffix, none",
+            "--sub-draft: is 'magic', must be suffix or none",
         ),
+        (
+            ("target", "--draft", "drafter", "--sub-draft", "ngram"),
+            "must be suffix or none; ngram is removed: use suffix, which looks",
+        ),
+        (("target", "--draft", "ngram"), "drafter.model: no folder ngram; a model of the hub is written"),
+        (("target", "--draft", "ngram"), "org/name; ngram is removed: use suffix, which looks tokens up in"),
         (("target", "--host", "0.0.0.0"), "--host: is 0.0.0.0, which others can reach: give --api-keys FILE"),
         (("target", "--host", "some.name"), "--host: is some.name, which others can reach"),
         (("target", "--dtype", "int3"), "target.dtype: is 'int3'"),

@@ -51,19 +51,27 @@ def test_models_are_found_under_the_applications_root_or_on_the_hub(folder: Path
         ("target: {}", "target.model: is required"),
         (
             "target: {model: big}\ndrafter: {engine: magic}",
-            "drafter.engine: is 'magic': must be one of 'builtin', 'vllm', 'llamacpp', 'ngram', 'suffix'",
+            "drafter.engine: is 'magic': must be one of 'builtin', 'vllm', 'llamacpp', 'suffix'",
+        ),
+        (
+            "target: {model: big}\ndrafter: {engine: ngram}",
+            "'suffix'; ngram is removed: use suffix, which looks tokens up in the sequence, too",
+        ),
+        (
+            "target: {model: big}\ndrafter: {model: big}\nsub_drafter: {engine: ngram}",
+            "sub_drafter.engine: is 'ngram': must be one of 'suffix', 'none'; ngram is removed: use suffix",
         ),
         (
             "target: {model: big}\ndrafter: {replicas: 2}",
-            "drafter.model: is required with engine builtin; engines without it: ngram, suffix",
+            "drafter.model: is required with engine builtin; engines without it: suffix",
         ),
         (
             "target: {model: big}\ndrafter: {engine: suffix, model: small}",
             "drafter.model: engine suffix has no such key, only builtin, vllm, llamacpp: leave it out",
         ),
         (
-            "target: {model: big}\ndrafter: {engine: suffix}\nsub_drafter: {engine: ngram}",
-            "sub_drafter: has the engine ngram, but drafter.engine is suffix, which uses no sub-drafter",
+            "target: {model: big}\ndrafter: {engine: suffix}\nsub_drafter: {engine: suffix}",
+            "sub_drafter: has the engine suffix, but drafter.engine is suffix, which uses no sub-drafter",
         ),
         (
             "target: {model: big}\nspeculation: {carry_after: 9}",

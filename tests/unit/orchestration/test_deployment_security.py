@@ -14,7 +14,7 @@ from router.config import RouterConfig
 from services.common.config import parse
 from services.common.security.identity import CONTROLLER
 from services.drafter.config import DrafterConfig
-from services.lookup.config import LOOKUPS
+from services.lookup.config import SuffixConfig
 from services.target.config import TargetConfig
 
 SECURITY = """
@@ -42,7 +42,7 @@ def test_every_replica_has_a_certificate_of_its_role_and_nothing_else(
     for name, role, model in (
         ("target-0", "target", TargetConfig),
         ("drafter-0", "drafter", DrafterConfig),
-        ("sub_drafter-0", "sub-drafter", LOOKUPS),
+        ("sub_drafter-0", "sub-drafter", SuffixConfig),
     ):
         security = parse(model, dict(specs[name].config), name).security
         assert security.tls is not None and security.health_port is None

@@ -49,7 +49,7 @@ def unexpected(*_: object) -> None:
     ("changes", "fault"),
     [
         (
-            drafter() | {"sub_drafter": {"engine": "ngram", "replicas": 2}},
+            drafter() | {"sub_drafter": {"replicas": 2}},
             "sub_drafter.replicas: is 2, but one process has at most one",
         ),
         (
@@ -129,9 +129,7 @@ def test_running_responses_have_the_drain_time_of_the_file() -> None:
 
 def test_a_model_that_cannot_be_loaded_ends_the_replicas_before_it(tmp_path: Path) -> None:
     """Two deployments cannot have replicas of one name in a process, so the second run shows it."""
-    broken = deployment(
-        drafter={"model": str(tmp_path)}, sub_drafter={"engine": "ngram"}, router={"grpc_port": 0}
-    )
+    broken = deployment(drafter={"model": str(tmp_path)}, sub_drafter={}, router={"grpc_port": 0})
     for _ in range(2):
         loaded: list[str] = []
         with pytest.raises(ModelError, match=str(tmp_path)):

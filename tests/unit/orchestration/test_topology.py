@@ -9,7 +9,7 @@ from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import LOOKUP_DRAFTER, ReplicaSpec, plan, total_cpus
 from services.common.config import parse
 from services.drafter.config import DrafterConfig
-from services.lookup.config import LOOKUPS
+from services.lookup.config import SuffixConfig
 
 
 def deployment(**tiers: Any) -> Deployment:
@@ -86,16 +86,15 @@ def test_ports_that_are_no_range_are_rejected(ports: str) -> None:
         deployment(service_ports=ports)
 
 
-@pytest.mark.parametrize("engine", LOOKUPS.names)
-def test_a_drafter_that_looks_tokens_up_is_light(engine: str) -> None:
-    tier = {"engine": engine, "max_sequences": 9, "replicas": 2, "max_tokens": 4096}
+def test_a_drafter_that_looks_tokens_up_is_light() -> None:
+    tier = {"engine": "suffix", "max_sequences": 9, "replicas": 2, "max_tokens": 4096}
     *drafters, target, _ = plan(deployment(drafter=tier, sub_drafter={"engine": "none"}), "here:1")
     assert [spec.replica for spec in drafters] == ["drafter-0", "drafter-1"]
     assert {spec.actor for spec in drafters} == {LOOKUP_DRAFTER} and target.role is Role.TARGET
     assert {(spec.num_cpus, spec.num_gpus, spec.shards) for spec in drafters} == {(0.5, 0.0, 1)}
-    config = parse(LOOKUPS, dict(drafters[0].config), "drafter")
-    assert (config.role, config.engine, config.max_sequences, config.max_draft) == ("drafter", engine, 9, 64)
-    assert config.max_tokens == 4096
+    config = parse(SuffixConfig, dict(drafters[0].config), "drafter")
+    assert (config.role, config.engine, config.max_sequences) == ("drafter", "suffix", 9)
+    assert (config.max_tokens, config.max_draft) == (4096, 64)
 
 
 def test_a_drafter_gets_the_cpus_that_all_replicas_request() -> None:
@@ -126,7 +125,7 @@ def test_drafting_ahead_takes_spare_cpus(
     assert config.limits.is_ahead_chosen is (draft_ahead == "auto")
 
 
-TIERS = {"drafter": {"model": "/m/small"}, "sub_drafter": {"engine": "ngram"}}
+TIERS = {"drafter": {"model": "/m/small"}, "sub_drafter": {}}
 
 
 def test_every_replica_serves_its_metrics_at_a_port_that_follows_from_its_name() -> None:

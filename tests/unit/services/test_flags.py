@@ -11,14 +11,14 @@ from services.common.config import Config
 from services.common.flags import configure
 from services.common.sections import ENGINE, Engines, sections_of
 from services.drafter.config import DRAFTERS
-from services.lookup.config import LOOKUPS
+from services.lookup.config import SuffixConfig
 from services.target.config import TARGETS, TargetConfig
 from tests.support.config_values import at, nested, other_values
 
 SERVICES: dict[str, Engines[Any] | type[Config]] = {
     "target": TARGETS,
     "drafter": DRAFTERS,
-    "sub_drafter": LOOKUPS,
+    "sub_drafter": SuffixConfig,
     "router": RouterConfig,
 }
 NEEDED: dict[str, tuple[str, ...]] = {
@@ -100,7 +100,7 @@ def test_null_unsets_an_optional_key(tmp_path: Path) -> None:
 
 def test_a_section_is_yaml_and_its_keys_override_it() -> None:
     flags = ["--telemetry.replica", "b", "--telemetry", "{replica: a, log_format: json}"]
-    made = configure(LOOKUPS, "Serve.", flags)
+    made = configure(SuffixConfig, "Serve.", flags)
     assert (made.telemetry.log_format, made.telemetry.replica) == ("json", "b")
 
 

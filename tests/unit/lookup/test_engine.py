@@ -3,14 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from flyserve.core.messages import Draft, DraftStep, Open, Role
 from flyserve.core.request import SamplingParams
 from flyserve.core.sequence import SequenceMirror, SequenceUpdate, TokenSequence
 from flyserve.core.types import Coupling
-from services.lookup.config import LOOKUPS, NgramConfig, SuffixConfig
-from services.lookup.engines import ProposalEngine, build_engine
+from services.lookup.config import SuffixConfig
+from services.lookup.engine import SuffixEngine
 from services.lookup.index.budget import IndexBudget
 from services.lookup.session import LookupSession
 
@@ -21,9 +19,9 @@ RESPONSE = [1, 2, 3, 4, 5, 6]
 class Client:
     """A client of one session, which sends absolute-position updates."""
 
-    def __init__(self, engine: ProposalEngine, salt: str = "", prompt_length: int = len(PROMPT)) -> None:
+    def __init__(self, engine: SuffixEngine, salt: str = "", prompt_length: int = len(PROMPT)) -> None:
         opening = Open("test", prompt_length, cache_salt=salt)
-        self.session = LookupSession(engine.open(opening), opening, NgramConfig(max_tokens=1000))
+        self.session = LookupSession(engine.open(opening), opening, SuffixConfig(max_tokens=1000))
         self._mirror = SequenceMirror()
 
     def update(self, ids: list[int], decided: int) -> SequenceUpdate:
@@ -35,11 +33,11 @@ class Client:
         return draft
 
 
-def suffix_engine() -> ProposalEngine:
-    return build_engine(SuffixConfig(response_cache_tokens=1024), IndexBudget())
+def suffix_engine(response_cache_tokens: int = 1024) -> SuffixEngine:
+    return SuffixEngine(response_cache_tokens, IndexBudget())
 
 
-async def respond(engine: ProposalEngine, decided: int, salt: str = "") -> None:
+async def respond(engine: SuffixEngine, decided: int, salt: str = "") -> None:
     """Run one whole response, of which `decided` tokens are decided."""
     client = Client(engine, salt)
     await client.ask(PROMPT + RESPONSE[:2], len(PROMPT))
@@ -47,7 +45,7 @@ async def respond(engine: ProposalEngine, decided: int, salt: str = "") -> None:
     client.session.close()
 
 
-async def proposed(engine: ProposalEngine, ids: list[int], salt: str = "") -> tuple[int, ...]:
+async def proposed(engine: SuffixEngine, ids: list[int], salt: str = "") -> tuple[int, ...]:
     return (await Client(engine, salt).ask([80, 81, 82, *ids], len(PROMPT))).tokens
 
 
@@ -81,17 +79,15 @@ async def test_the_cache_is_shared_within_a_salt_only() -> None:
     assert await proposed(engine, ids, "mine") == (5, 6)
 
 
-@pytest.mark.parametrize("name", ["ngram", "suffix"])
-async def test_a_step_for_no_tokens_only_updates(name: str) -> None:
-    client = Client(build_engine(LOOKUPS.validate({"engine": name}), IndexBudget()))
+async def test_a_step_for_no_tokens_only_updates() -> None:
+    client = Client(suffix_engine())
     ids = [7, 8, 9, 7, 8]
     assert (await client.ask(ids, 0, max_tokens=0)).tokens == ()
     assert (await client.ask(ids, 0, max_tokens=1)).tokens == (9,)
 
 
-@pytest.mark.parametrize("name", ["ngram", "suffix"])
-async def test_a_rejected_proposal_leaves_no_trace(name: str) -> None:
-    client = Client(build_engine(LOOKUPS.validate({"engine": name}), IndexBudget()))
+async def test_a_rejected_proposal_leaves_no_trace() -> None:
+    client = Client(suffix_engine())
     assert (await client.ask([7, 8, 9, 7, 8], 0, max_tokens=1)).tokens == (9,)
     draft = await client.ask([7, 8, 9, 7, 8, 5, 7, 8, 5, 7, 8], 0, max_tokens=1)
     assert draft.tokens == (5,)
@@ -99,9 +95,9 @@ async def test_a_rejected_proposal_leaves_no_trace(name: str) -> None:
 
 async def drafted(step: Callable[[SequenceUpdate], DraftStep], **sampling: Any) -> Draft:
     """Draft for a target after text of which the next tokens are 3 and 4."""
-    config = SuffixConfig(role=Role.DRAFTER, response_cache_tokens=1024, max_draft=8)
+    config = SuffixConfig(role=Role.DRAFTER, max_draft=8)
     opening = Open("test", 1, SamplingParams(**sampling))
-    session = LookupSession(build_engine(config, IndexBudget()).open(opening), opening, config)
+    session = LookupSession(suffix_engine().open(opening), opening, config)
     ids = [1, 2, 3, 4, 5] * 4 + [1, 2]
     return await session.step(step(SequenceMirror().update(TokenSequence(ids), (), 0)))
 
@@ -134,7 +130,9 @@ async def test_a_draft_that_is_too_long_is_cut() -> None:
     assert len((await drafted(lambda update: DraftStep(update, 9))).tokens) == 8
 
 
-async def test_the_ngram_engine_caches_nothing() -> None:
-    engine = build_engine(NgramConfig(), IndexBudget())
+async def test_an_engine_without_a_cache_looks_in_the_sequence_alone() -> None:
+    engine = suffix_engine(response_cache_tokens=0)
     await respond(engine, decided=6)
-    assert engine.response_cache_tokens == 0 and await proposed(engine, [1, 2]) == ()
+    assert engine.response_cache_tokens == engine.response_cache_capacity == 0
+    assert await proposed(engine, [1, 2, 3, 4]) == ()
+    assert await proposed(engine, [1, 2, 3, 4, 7, 1, 2, 3]) == (4, 7, 1, 2)
