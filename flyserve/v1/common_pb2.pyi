@@ -687,7 +687,7 @@ class ModelInfo(_message.Message):
     weight_fingerprint: _builtins.str
     """Hash of the weights: replicas with the same hash return the same results."""
     architecture: _builtins.str
-    """transformers architecture, such as LlamaForCausalLM; `ngram` or `suffix` for a look-up engine."""
+    """transformers architecture, such as LlamaForCausalLM; `suffix` for the look-up engine."""
     token_map_hash: _builtins.str
     """Hash of the token-to-id map; empty if the service accepts any."""
     vocab_size: _builtins.int
