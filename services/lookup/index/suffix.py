@@ -10,6 +10,9 @@ from services.lookup.index.ngram import NgramIndex
 from services.lookup.index.response_cache import END, ORDERS, ResponseCache
 
 _MAX_ORDER = max(ORDERS)
+_SHORT = 4
+"""Length of an n-gram up to which the sequence counts before other responses. After a longer one an earlier
+response to the same prompt is right, also where it departs from a text that the prompt has."""
 
 
 class NgramSource(Protocol):
@@ -153,12 +156,12 @@ class SuffixProposer:
     def _occurrences(self, tail: tuple[int, ...]) -> Iterator[tuple[float, list[int]]]:
         """Yield weight and the tokens that followed, the longest n-grams first."""
         rule, limit = self._rule, self._rule.max_occurrences
+        own = ((rule.own_weight, self._dropped), (rule.own_weight, self._sequence))
+        others = (rule.other_weight, self._others)
         for order in reversed(ORDERS):
             ngram, scale = tail[-order:], order if rule.weighs_length else 1
             if len(ngram) < order:
                 continue
-            for index in (self._dropped, self._sequence):
-                if followers := index.followers(ngram, limit):
-                    yield scale * rule.own_weight, followers
-            if followers := self._others.followers(ngram, limit):
-                yield scale * rule.other_weight, followers
+            for weight, source in (others, *own) if order > _SHORT else (*own, others):
+                if followers := source.followers(ngram, limit):
+                    yield scale * weight, followers

@@ -117,3 +117,11 @@ def test_a_copy_goes_on_where_short_matches_would_mislead(rule: SuffixRule) -> N
     misleading = [token for last in range(200, 203) for token in (*common, last)]
     ids = [*passage, *misleading, *passage[:14]]
     assert proposer(ResponseCache(100), ids, rule=rule).propose(20) == tuple(range(110, 130))
+
+
+@pytest.mark.parametrize("rule", [SuffixRule(), FOR_TARGET])
+def test_an_earlier_response_counts_before_the_text_that_it_changed(rule: SuffixRule) -> None:
+    text, cache = list(range(100, 150)), ResponseCache(100)
+    changed = [*text[:20], 7, *text[21:]]
+    cache.add(changed)
+    assert proposer(cache, [*text, 9, *text[:10]], rule=rule).propose(20) == tuple(changed[10:30])
