@@ -108,4 +108,4 @@ class Admission:
     def _expected_length(self, opening: Open, length: int) -> int:
         """Return the expected final length, as memory reserves it."""
         expected = min(self._growth.expected_length(opening, length), self._context_length)
-        return -(-expected // GRAIN) * GRAIN
+        return self._kv.whole(-(-expected // GRAIN) * GRAIN)

@@ -170,6 +170,9 @@ class KvAllocator(Protocol):
     def reserved(self, slot: KvSlot) -> int:
         """Return the token positions that the slot may use, shared ones included."""
 
+    def whole(self, num_tokens: int) -> int:
+        """Return the smallest reservation for a sequence of this many tokens that is not alone."""
+
     def allocate(self, num_tokens: int) -> KvSlot | None:
         """Return a new slot with room for `num_tokens`, or None if memory or `max_sequences` is exhausted."""
 
@@ -274,7 +277,7 @@ class DelegatedMemoryStats:
     def __init__(self, source: KvAllocator) -> None:
         self._stats = source
         self.max_sequences, self.kv_capacity = source.max_sequences, source.kv_capacity
-        self.reserved = source.reserved
+        self.reserved, self.whole = source.reserved, source.whole
 
     @property
     def kv_used(self) -> int:

@@ -46,6 +46,10 @@ class KvCacheManager(PrefixCache):
         """Return the token positions that an open sequence has reserved."""
         return self._memory.reserved(slot)
 
+    def whole(self, num_tokens: int) -> int:
+        """Return the token positions that a sequence of this length reserves."""
+        return self._memory.whole(num_tokens)
+
     def sequence(self, slot: KvSlot) -> EngineSequence:
         """Return the open sequence of a slot."""
         return self._open[slot]

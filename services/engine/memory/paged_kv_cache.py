@@ -77,6 +77,10 @@ class BlockAllocator:
         """As `KvAllocator`."""
         return len(self._tables[slot]) * self.block_tokens
 
+    def whole(self, num_tokens: int) -> int:
+        """As `KvAllocator`."""
+        return self._num_blocks(num_tokens) * self.block_tokens
+
     def allocate(self, num_tokens: int) -> KvSlot | None:
         """As `KvAllocator`."""
         if len(self._tables) - len(self._retired) >= self.max_sequences:

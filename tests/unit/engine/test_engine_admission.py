@@ -11,6 +11,7 @@ from flyserve.core.messages import Open, Role
 from flyserve.core.sequence import SequenceUpdate, TokenSequence
 from services.engine.config import ModelSection
 from services.engine.engine import Engine
+from services.engine.forward.padding import Padding
 from services.engine.sequence import EngineSequence
 from services.engine.simulation.clock_engine import ClockEngine
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
@@ -95,3 +96,24 @@ async def test_an_open_that_may_not_wait_is_refused_at_once(engine: Engine) -> N
     assert engine.load().queued == 0
     engine.close(sequences[0])
     assert (await engine.open(Open("y", 192), queue=False)).opening.request_id == "y"
+
+
+class PaddedRunner(SimulatedRunner):
+    """A runner whose memory has parts for several positions more than a sequence has."""
+
+    def whole(self, num_tokens: int) -> int:
+        return Padding(4, (192, 384, 512)).padded_keys(num_tokens)
+
+
+async def test_sequences_whose_padding_will_not_fit_together_wait_for_each_other() -> None:
+    runner = PaddedRunner(config(512), Role.TARGET, 8, 704)
+    engine = ClockEngine(runner, SystemClock(), ModelSection(max_queued=2))
+    await engine.start()
+    first = await opened(engine, 100, max_new_tokens=150)
+    waiting = asyncio.create_task(opened(engine, 100, max_new_tokens=150))
+    await decode(engine, first, 150)
+    assert not waiting.done() and engine.load().queued == 1
+    engine.close(first)
+    await decode(engine, await waiting, 150)
+    assert engine.load().preemptions == 0
+    await engine.stop()
