@@ -173,7 +173,7 @@ class RowInvariance(NamedTuple):
         It is computed in float32, whose bits show that.
         """
         config: Any = self.loaded.model.config.get_text_config()
-        width = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+        width = (getattr(config, "intermediate_size", None) or 4 * config.hidden_size) // self.loaded.shards
         rows = torch.randn(_MOST_BESIDE, width, generator=torch.Generator().manual_seed(0))
         rows = rows.to(self.reference.logits.device)
         multiple = self.forward.kv_cache.padding.rows

@@ -1,7 +1,8 @@
 """Sums over the ranks of a shared model in the order of the ranks: a row has the same bits in any batch.
 
 An all-reduce divides a tensor among more than two ranks, which add in different orders. So the order of the
-terms of a row depends on the number of rows.
+terms of a row depends on the number of rows. A style of transformers that sums and is not here is found by
+the check of rows at load.
 """
 
 from typing import Any
@@ -9,9 +10,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import DTensor, Partial, Replicate
 from transformers.distributed.parallel_utils import ALL_PARALLEL_STYLES
-from transformers.distributed.tensor_parallel import MoeExpertsParallel, RowwiseParallel
+from transformers.distributed.tensor_parallel import AllReduceParallel, MoeExpertsParallel, RowwiseParallel
 
 
 def sum_in_order(part: Tensor, group: Any = None) -> Tensor:
@@ -31,18 +32,33 @@ class _OrderedRowwise(RowwiseParallel):
     """Linears whose inputs are divided among the ranks."""
 
     def transform_output_post_forward(self, module: nn.Module, output: Tensor, mesh: Any) -> Tensor:
-        if isinstance(output, DTensor):
-            summed: Tensor = super().transform_output_post_forward(module, output, mesh)  # type: ignore[no-untyped-call]
-            return summed
-        total, bias = sum_in_order(output, mesh.get_group()), module._parameters.get("bias")
-        return total if bias is None else total + (bias.to_local() if isinstance(bias, DTensor) else bias)
+        total, bias = _total(output, mesh), module._parameters.get("bias")
+        if bias is None or isinstance(output, DTensor):  # which has it already
+            return total
+        return total + (bias.to_local() if isinstance(bias, DTensor) else bias)
 
 
 class _OrderedExperts(MoeExpertsParallel):
     """Experts of a mixture, each of which is divided among the ranks."""
 
     def transform_output_post_forward(self, module: nn.Module, output: Tensor, mesh: Any) -> Tensor:
-        return sum_in_order(output, mesh.get_group())
+        return _total(output, mesh)
+
+
+class _OrderedAllReduce(AllReduceParallel):
+    """Modules whose whole output is a part of a sum."""
+
+    def transform_output_post_forward(self, module: nn.Module, output: Tensor, mesh: Any) -> Tensor:
+        return _total(output, mesh)
+
+
+def _total(output: Tensor, mesh: Any) -> Tensor:
+    """Return the sum of all ranks' outputs; one that is no part of a sum is only gathered."""
+    if isinstance(output, DTensor):
+        if output.placements != (Partial(),):
+            return output.redistribute(placements=[Replicate()]).to_local()
+        output = output.to_local()
+    return sum_in_order(output, mesh.get_group())
 
 
 def use_ordered_sums() -> None:
@@ -52,3 +68,4 @@ def use_ordered_sums() -> None:
     for name in ("rowwise_split_input", "rowwise_rep"):
         styles.register(name, _OrderedRowwise(input_layouts=Replicate()))
     styles.register("moe_tp_experts", _OrderedExperts())
+    styles.register("all_reduce", _OrderedAllReduce())
