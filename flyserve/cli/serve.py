@@ -23,6 +23,8 @@ flyserve serve org/name --draft org/smaller --mode exact
 
 flyserve serve model.gguf --draft small.gguf
 
+flyserve serve org/name:Q4_K_M --draft suffix
+
 flyserve serve models/target --draft models/drafter --gpus 0 --threads 8
 
 flyserve serve org/name --port 9000 --print-config > deployment.yaml"""

@@ -218,7 +218,7 @@ def _located(model: Path, name: str, path: Path) -> Path:
         return model
     raise ConfigError(
         f"{path}: {name}.model: no {'file' if is_gguf(model) else 'folder'} {model} ({_SEARCHED});"
-        " a model of the hub is written org/name@revision"
+        " a model of the hub is written org/name@revision, a GGUF file of it org/name@revision/FILE"
     )
 
 

@@ -73,7 +73,8 @@ class ModelTier(ModelSection, ScaledTier):
 
     model: ModelPath
     """Folder of the model, or its GGUF file; a relative one is searched next to the deployment file, then
-    under the application's root. Or `org/name@revision` on the model hub, which every replica fetches."""
+    under the application's root. Or `org/name@revision` on the model hub, and
+    `/FILE` after it for a GGUF file, which every replica fetches."""
 
     gpus: Annotated[float | Literal["auto"], OrAuto(0, 1, is_whole=False)] = 0.0
     """GPUs of each process of a replica; 0 computes on the CPU, a fraction shares a GPU. `auto`: with

@@ -76,15 +76,17 @@ def known_facts(deployment: Deployment) -> Facts:
 
 
 def _named(name: str, role: Role) -> tuple[str, ModelFacts]:
-    """Return a folder, or `org/name@commit`, and the properties of the model."""
+    """Return a folder, a file, or a name of the hub with its commit, and the properties of the model."""
     folder = Path(name).expanduser()
     if folder.is_dir() or (is_gguf(folder) and folder.is_file()):
         return name, read_facts(folder)
+    if is_hub_name(name):
+        model = resolve(name)
+        facts = ModelFacts() if model.folder is None else read_facts(model.folder)
+        return model.name, replace(facts, weight_bytes=model.weight_bytes)
     if is_gguf(folder) or "://" in name:
         return name, ModelFacts()  # the deployment's own check says why
-    if not is_hub_name(name):
-        raise ConfigError(
-            f"{role}.model: no folder {name}; a model of the hub is written org/name{advice_on(name)}"
-        )
-    model = resolve(name)
-    return model.name, replace(read_facts(model.folder), weight_bytes=model.weight_bytes)
+    raise ConfigError(
+        f"{role}.model: no folder {name}; a model of the hub is written org/name, a GGUF file of it"
+        f" org/name:Q4_K_M or org/name/FILE.gguf{advice_on(name)}"
+    )

@@ -2,16 +2,31 @@
 
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flyserve.core.errors import ModelError
+from services.common.fetching.manifest import is_wanted
 from services.common.fetching.sources import HubSource
-from services.common.model_source import WEIGHT_FILES, hub_errors, is_hub_id, model_folder, snapshot
+from services.common.gguf.choice import choose_file
+from services.common.gguf.header import SUFFIX, part_names
+from services.common.model_source import (
+    FILE_REVISION,
+    MODEL_FILES,
+    REPOSITORY,
+    WEIGHT_FILES,
+    hub_errors,
+    is_hub_id,
+    model_folder,
+    snapshot,
+)
 
-_NAME = re.compile(r"[^\W_][\w.-]*/[^\W_][\w.-]*(@[\w./-]+)?")
+_NAMES = (
+    re.compile(rf"{REPOSITORY}(?<!\.gguf)(@(?P<revision>{FILE_REVISION}))?/(?P<file>.+\.gguf)"),
+    re.compile(rf"{REPOSITORY}(?<!\.gguf)(@(?P<revision>[\w./-]+))?(:(?P<file>[\w.-]+))?"),
+)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _DEFAULT_REVISION = "main"
 
@@ -24,44 +39,63 @@ class HubModel:
     """A model of the hub at a commit.
 
     Attributes:
-        name: `org/name@commit`.
+        name: `org/name@commit`; of a GGUF file `org/name@commit/FILE`.
         weight_bytes: Bytes of its weights.
-        folder: Its files on this machine: all of them, or only the configuration.
+        folder: Its files on this machine: all of them, or only the configuration; None for a GGUF file.
     """
 
     name: str
     weight_bytes: int
-    folder: Path
+    folder: Path | None
+
+
+class _Wanted(NamedTuple):
+    """A name as it is written: `file` is a path, a quantization, or empty."""
+
+    repository: str
+    revision: str | None
+    file: str
+
+    @property
+    def source(self) -> str:
+        """The name without the file."""
+        return f"{self.repository}@{self.revision}" if self.revision else self.repository
 
 
 def is_hub_name(name: str) -> bool:
-    """Return True for `org/name`, with a revision or without."""
-    return _NAME.fullmatch(name) is not None
+    """Return True for `org/name`, and for a GGUF file of it: `org/name/FILE`, `org/name:Q4_K_M`.
+
+    A revision may follow `org/name` (`@revision`).
+    """
+    return any(pattern.fullmatch(name) for pattern in _NAMES)
 
 
 def resolve(name: str) -> HubModel:
-    """Return the commit that `org/name` stands for, or `org/name@revision`; fetch its configuration alone.
+    """Return the commit that a name stands for, and the file of a GGUF model; fetch the configuration alone.
 
     Without a network, a copy on this machine answers.
 
     Raises:
-        ModelError: The hub has no such model or revision, it is gated, or it cannot be reached.
+        ModelError: The hub has no such model or revision, it is gated, or it cannot be reached; or no GGUF
+            file fits the name, or several do.
     """
-    repository, _, revision = name.partition("@")
-    revision = revision or _DEFAULT_REVISION
-    if (kept := _kept(repository, revision)) is not None and _COMMIT.fullmatch(revision):
+    found = next(filter(None, (pattern.fullmatch(name) for pattern in _NAMES)))
+    wanted = _Wanted(found["repository"], found["revision"], found["file"] or "")
+    revision = wanted.revision or _DEFAULT_REVISION
+    if _COMMIT.fullmatch(revision) and (kept := _kept(wanted, revision)) is not None:
         return kept
-    source = HubSource(repository, revision)
+    source = HubSource(wanted.repository, revision, _is_servable)
     try:
-        files = source.files()
-        with hub_errors(f"{repository}@{revision}"):
-            folder = _config_folder(repository, source.commit)
+        sizes = {file.name: file.size for file in source.files()}
+        with hub_errors(f"{wanted.repository}@{revision}"):
+            folder = None if _is_gguf(wanted, sizes) else _config_folder(wanted.repository, source.commit)
     except ModelError:
-        if kept is not None:
+        if (kept := _kept(wanted, revision)) is not None:
             return kept
         raise
-    weights = sum(file.size for file in files if Path(file.name).match(WEIGHT_FILES[0]))
-    return HubModel(f"{repository}@{source.commit}", weights, folder)
+    if folder is None:
+        return _gguf_model(wanted, source.commit, sizes)
+    return HubModel(f"{wanted.repository}@{source.commit}", sum(_weights(sizes)), folder)
 
 
 def fetch(model: Path, report: Report) -> Path:
@@ -75,16 +109,43 @@ def fetch(model: Path, report: Report) -> Path:
     return model_folder(model, progress=_progress(report))
 
 
-def _kept(repository: str, revision: str) -> HubModel | None:
+def _is_servable(name: str) -> bool:
+    return is_wanted(name) or name.endswith(SUFFIX)
+
+
+def _is_gguf(wanted: _Wanted, sizes: Mapping[str, int]) -> bool:
+    """Check that a GGUF file is meant: by the name, or because a repository has no other weights."""
+    return bool(wanted.file) or (not _weights(sizes) and any(name.endswith(SUFFIX) for name in sizes))
+
+
+def _weights(sizes: Mapping[str, int]) -> list[int]:
+    return [size for name, size in sizes.items() if is_wanted(name) and Path(name).match(WEIGHT_FILES[0])]
+
+
+def _gguf_model(wanted: _Wanted, commit: str, sizes: Mapping[str, int]) -> HubModel:
+    file = choose_file(wanted.source, sizes, wanted.file)
+    if missing := [part for part in part_names(file) if part not in sizes]:
+        raise ModelError(f"{wanted.source} lacks parts of {file}: {', '.join(missing[:5])}")
+    size = sum(sizes[part] for part in part_names(file))
+    return HubModel(f"{wanted.repository}@{commit}/{file}", size, None)
+
+
+def _kept(wanted: _Wanted, revision: str) -> HubModel | None:
     """Return a complete copy on this machine; None if there is none."""
     from huggingface_hub.errors import LocalEntryNotFoundError
 
+    repository = wanted.repository
     try:
-        folder = snapshot(repository, revision, local_files_only=True)
-    except (LocalEntryNotFoundError, OSError, ValueError):
+        folder = snapshot(repository, revision, (), local_files_only=True)
+        files = (file for file in folder.rglob("*") if file.is_file())
+        sizes = {file.relative_to(folder).as_posix(): file.stat().st_size for file in files}
+        if _is_gguf(wanted, sizes):
+            return _gguf_model(wanted, folder.name, sizes)
+        snapshot(repository, revision, MODEL_FILES, local_files_only=True)  # which fails if one is missing
+    except (LocalEntryNotFoundError, OSError, ValueError, ModelError):
         return None
-    weights = [file.stat().st_size for file in folder.glob(WEIGHT_FILES[0])]
-    is_usable = bool(weights) and (folder / "config.json").is_file()
+    weights = _weights(sizes)
+    is_usable = bool(weights) and "config.json" in sizes
     return HubModel(f"{repository}@{folder.name}", sum(weights), folder) if is_usable else None
 
 

@@ -1,8 +1,9 @@
 """Find the folder of a model: a local one, that of a GGUF file, or a download of `org/name@revision`."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,13 +11,20 @@ from pydantic import BeforeValidator
 
 from flyserve.core.errors import ModelError, describe
 from services.common.gguf.folder import tokenizer_folder
-from services.common.gguf.header import is_gguf
+from services.common.gguf.header import is_gguf, part_names
 
-HUB_ID = re.compile(r"(?P<repository>[^\W_][\w.-]*/[^\W_][\w.-]*)@(?P<revision>[\w./-]+)")
+REPOSITORY = r"(?P<repository>[^\W_][\w.-]*/[^\W_][\w.-]*)"
+"""Pattern of `org/name`."""
+FILE_REVISION = r"refs/\w+/[\w.-]+|[\w.-]+"
+"""Pattern of a revision that a file follows."""
+HUB_ID = re.compile(REPOSITORY + r"@(?P<revision>[\w./-]+)")
 """Name of a model on the hub; a revision is a branch, a tag or a commit."""
+HUB_FILE = re.compile(rf"{REPOSITORY}@(?P<revision>{FILE_REVISION})/(?P<file>.+\.gguf)")
+"""Name of a GGUF file on the hub; of a model in parts it is the first one."""
 TEXT_FILES = ("*.json", "*.jinja")
 """Configuration, tokenizer and chat template: the files that a router needs."""
 WEIGHT_FILES = ("*.safetensors",)
+MODEL_FILES = (*TEXT_FILES, *WEIGHT_FILES)
 GGUF_ENGINE = "llamacpp"
 """Engine that reads GGUF files, and nothing else."""
 EXCLUDED_FILES = ("*/*", "consolidated*.safetensors")
@@ -35,8 +43,8 @@ def _servable(value: Any) -> Any:
 
 
 ModelPath = Annotated[Path, BeforeValidator(_servable)]
-"""Key of a model: a folder, `org/name@revision` on the hub, or a GGUF file; a URL is an error that names the
-remedy."""
+"""Key of a model: a folder, a GGUF file, or one of them on the hub (`org/name@revision`, then `/FILE`); a URL
+is an error that names the remedy."""
 
 
 def file_fault(model: Path | None, engine: str) -> str:
@@ -50,45 +58,70 @@ def file_fault(model: Path | None, engine: str) -> str:
 
 def is_hub_id(model: Path) -> bool:
     """Return True for a name of the hub; its revision distinguishes it from a folder."""
-    return HUB_ID.fullmatch(str(model)) is not None
+    return any(pattern.fullmatch(str(model)) for pattern in (HUB_ID, HUB_FILE))
 
 
 def model_name(model: Path) -> str:
     """Return the name of a model that others may see: that of its folder or file, or `org/name@revision`."""
-    if is_hub_id(model):
-        return str(model)
-    return model.stem if is_gguf(model) else model.resolve().name
+    if is_gguf(model):
+        return model.stem
+    return str(model) if is_hub_id(model) else model.resolve().name
 
 
 def model_folder(model: Path, has_weights: bool = True, progress: type[Any] | None = None) -> Path:
     """Return the folder of a model; download a model of the hub unless this machine has it.
 
     `model` is a folder, which takes precedence, or `org/name@revision`: a branch, a tag or a commit. Of a
-    GGUF file it is the folder with its tokenizer.
+    GGUF file it is the folder with its tokenizer; one of the hub is downloaded as a whole.
     `progress` is the class of the hub client's progress bars, a tqdm.
 
     Raises:
         ModelError: The hub has no such model or revision, or it cannot be reached; a GGUF file is damaged.
     """
     if is_gguf(model) and not model.is_dir():
-        return tokenizer_folder(model)
+        return tokenizer_folder(model_file(model, progress))
     found = HUB_ID.fullmatch(str(model))
     if model.is_dir() or found is None:
         return model
     with hub_errors(str(model)):
-        return snapshot(found["repository"], found["revision"], has_weights, tqdm_class=progress)
+        patterns = MODEL_FILES if has_weights else TEXT_FILES
+        return snapshot(found["repository"], found["revision"], patterns, tqdm_class=progress)
 
 
-def snapshot(repository: str, revision: str, has_weights: bool = True, **options: Any) -> Path:
-    """Return the folder of the hub client's copy; raises its errors."""
+def model_file(model: Path, progress: type[Any] | None = None) -> Path:
+    """Return the GGUF file of a model; download one of the hub, with all its parts, unless it is here.
+
+    Raises:
+        ModelError: As `model_folder`.
+    """
+    found = HUB_FILE.fullmatch(str(model))
+    if found is None or model.is_file():
+        return model
+    repository, revision, name = found["repository"], found["revision"], found["file"]
+    with hub_errors(f"{repository}@{revision}"):
+        parts = [*map(escape, part_names(name))]
+        file = snapshot(repository, revision, parts, (), tqdm_class=progress) / name
+    if not file.is_file():
+        raise ModelError(f"{repository}@{revision}: the model hub has no file {name}, or cannot be reached")
+    return file
+
+
+def snapshot(
+    repository: str,
+    revision: str,
+    patterns: Collection[str],
+    excluded: Collection[str] = EXCLUDED_FILES,
+    **options: Any,
+) -> Path:
+    """Return the folder of the hub client's copy, with the files of these patterns; raises its errors."""
     from huggingface_hub import snapshot_download
 
     return Path(
         snapshot_download(
             repository,
             revision=revision,
-            allow_patterns=[*TEXT_FILES, *(WEIGHT_FILES if has_weights else ())],
-            ignore_patterns=list(EXCLUDED_FILES),
+            allow_patterns=[*patterns],
+            ignore_patterns=[*excluded],
             **options,
         )
     )
@@ -104,9 +137,10 @@ def hub_errors(name: str) -> Iterator[None]:
         yield
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled):
         reason = "the model hub cannot be reached (HF_HUB_OFFLINE, or no network)"
-        remedy = "use a folder, or fetch it where there is a network: flyserve pull"
+        remedy = f"fetch it where there is a network: flyserve pull hf://{name} FOLDER"
         raise ModelError(
-            f"{name} is not on this machine, and {reason}: {remedy} hf://{name} FOLDER"
+            f"{name} is not on this machine, and {reason}: use a folder or a file, or {remedy}; a GGUF file:"
+            f" hf download {repository} FILE"
         ) from None
     except errors.RevisionNotFoundError:
         raise ModelError(

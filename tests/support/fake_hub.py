@@ -11,6 +11,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 COMMIT = "c" * 40
+LARGE = (".safetensors", ".gguf")
+"""Files that are stored by the hash of their content."""
 
 
 @dataclass
@@ -42,13 +44,13 @@ class FakeHub:
 
     def etag(self, name: str) -> str:
         content = self.files[name]
-        if name.endswith(".safetensors"):
+        if name.endswith(LARGE):
             return hashlib.sha256(content).hexdigest()
         return hashlib.sha1(f"blob {len(content)}\0".encode() + content).hexdigest()
 
     def _sibling(self, name: str) -> dict[str, Any]:
         size = len(self.files[name])
-        if name.endswith(".safetensors"):
+        if name.endswith(LARGE):
             large = {"size": size, "sha256": self.etag(name), "pointerSize": 134}
             return {"rfilename": name, "size": size, "blobId": "0" * 40, "lfs": large}
         return {"rfilename": name, "size": size, "blobId": self.etag(name)}
@@ -72,14 +74,16 @@ def fake_hub(files: dict[str, bytes]) -> Iterator[FakeHub]:
         def _answer(self, with_body: bool) -> None:
             parts = unquote(urlsplit(self.path).path).strip("/").split("/")
             match parts:
-                case ["api", "models", "org", "name", "revision", revision] if revision != "gone":
+                case ["api", "models", "org", "name", "revision", *revision] if revision != ["gone"]:
                     return self._send(json.dumps(hub.listing()).encode(), {}, with_body)
                 case ["api", "models", "org", "name", "tree", _]:
                     return self._send(json.dumps(hub.tree()).encode(), {}, with_body)
-                case ["org", "name", "resolve", commit, name] if commit == COMMIT and name in hub.files:
+                case ["org", "name", "resolve", commit, *path] if (
+                    commit == COMMIT and (name := "/".join(path)) in hub.files
+                ):
                     if with_body:
                         hub.fetched.append(name)
-                    if with_body and hub.stalls is not None and name.endswith(".safetensors"):
+                    if with_body and hub.stalls is not None and name.endswith(LARGE):
                         hub.stalls.wait()
                     headers = {"ETag": f'"{hub.etag(name)}"', "X-Repo-Commit": COMMIT}
                     return self._send(hub.sent.get(name, hub.files[name]), headers, with_body)

@@ -19,7 +19,7 @@ from services.common.fetching.manifest import (
     read_back,
 )
 from services.common.fetching.sources import FolderSource, HubSource, Source
-from services.common.model_source import HUB_ID
+from services.common.model_source import HUB_FILE, HUB_ID
 
 Report = Callable[[str, int, int], None]
 """Called for each file that is done: its name, bytes of the model that are done, bytes of all."""
@@ -44,6 +44,8 @@ def canonical_name(model: str) -> str:
         return model.rstrip("/")
     if not scheme and (folder := Path(rest).expanduser()).is_dir():
         return str(folder.resolve())
+    if HUB_FILE.fullmatch(rest) is not None:
+        raise ConfigError(f"{model}: is a GGUF file, and pull fills folders: hf download fetches it")
     if HUB_ID.fullmatch(rest) is not None:
         return f"hf://{rest}"
     reason = "names no revision" if scheme else f"no folder {rest}, and no model of the hub"

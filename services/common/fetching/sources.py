@@ -1,6 +1,7 @@
 """Places that models are copied from: the model hub, and every folder that fsspec has a client for."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -34,8 +35,9 @@ class HubSource:
         commit: The commit; empty until the files are listed.
     """
 
-    def __init__(self, repository: str, revision: str) -> None:
-        self._repository = repository
+    def __init__(self, repository: str, revision: str, wants: Callable[[str], bool] = is_wanted) -> None:
+        """Name a repository; `wants` returns True for the names of the files to list."""
+        self._repository, self._wants = repository, wants
         self._revision = revision
         self.commit = ""
 
@@ -59,7 +61,7 @@ class HubSource:
             if found.lfs is not None
             else SourceFile(found.rfilename, found.size or 0, git_hash=found.blob_id or "")
             for found in info.siblings or ()
-            if is_wanted(found.rfilename)
+            if self._wants(found.rfilename)
         ]
 
     def fetch(self, file: SourceFile, folder: Path) -> None:

@@ -15,7 +15,7 @@ _VERSIONS = (2, 3)
 _TEXT, _ARRAY = 8, 9
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """Type of a number in a header, and its code in the module `struct`."""
-_PART = re.compile(r"-\d{5}-of-(?P<number>\d{5})\.gguf$")
+_PART = re.compile(r"-\d{5}-of-(?P<number>(?!00000)\d{5})\.gguf$")
 
 
 def is_gguf(model: Path) -> bool:
@@ -23,19 +23,24 @@ def is_gguf(model: Path) -> bool:
     return model.suffix == SUFFIX
 
 
+def part_names(name: str) -> list[str]:
+    """Return the names of all files of a model, given one of them (`NAME-00002-of-00003.gguf`)."""
+    if (found := _PART.search(name)) is None:
+        return [name]
+    stem, number = name[: found.start()], int(found["number"])
+    return [f"{stem}-{part:05}-of-{number:05}{SUFFIX}" for part in range(1, number + 1)]
+
+
 def gguf_parts(file: Path) -> list[Path]:
-    """Return all files of a model, of which `file` is the only or the first one (`NAME-00001-of-00003.gguf`).
+    """Return all files of a model, of which `file` is the only or the first one.
 
     Raises:
         ModelError: A part is missing, or `file` is another part.
     """
-    if (found := _PART.search(file.name)) is None:
-        return [file]
-    stem, number = file.name[: found.start()], int(found["number"])
-    parts = [file.with_name(f"{stem}-{part:05}-of-{number:05}.gguf") for part in range(1, number + 1)]
+    parts = [file.with_name(name) for name in part_names(file.name)]
     if file != parts[0]:
         raise ModelError(f"{file} is a part of a model: name the first one, {parts[0].name}")
-    if missing := [part.name for part in parts if not part.is_file()]:
+    if missing := [part.name for part in parts[1:] if not part.is_file()]:
         raise ModelError(f"{file.parent} lacks parts of the model: {', '.join(missing[:5])}")
     return parts
 

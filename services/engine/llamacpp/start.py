@@ -16,7 +16,7 @@ from flyserve.core.messages import ModelInfo
 from flyserve.core.version import VERSION
 from services.common.gguf.header import gguf_parts, read_header
 from services.common.machine.machine import find_machine
-from services.common.model_source import model_folder, model_name
+from services.common.model_source import model_file, model_folder, model_name
 from services.common.token_map import hash_token_map, num_token_ids, read_token_map
 from services.engine.config import AUTO, LlamaCppConfig
 from services.engine.llamacpp import library as libllama
@@ -47,7 +47,7 @@ def load_gguf_runner(config: LlamaCppConfig) -> LlamaCppRunner:
             tokenizer is not supported, or there is too little memory.
     """
     torch.set_num_threads(config.num_threads)  # which the library's number follows
-    library, file = libllama.load_library(), config.model
+    library, file = libllama.load_library(), model_file(config.model)
     parts = gguf_parts(file)
     metadata, folder = read_header(file), model_folder(file)
     size = sum(os.path.getsize(part) for part in parts)

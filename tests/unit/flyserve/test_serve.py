@@ -17,9 +17,11 @@ from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import plan
 from orchestration.machine import serving
 from services.common.config import parse
+from services.common.gguf.header import gguf_parts
 from services.common.hub import fetch, resolve
 from services.common.machine.gpus import Gpu
 from services.common.machine.machine import Machine
+from services.common.model_source import model_file, model_name
 from tests.support.fake_hub import COMMIT, FakeHub, fake_hub
 from tests.support.gguf_files import described_llama, write_gguf
 
@@ -176,6 +178,83 @@ def test_gpus_are_left_to_the_library_of_a_gguf_file(gpus: None, models: Path) -
 def test_what_llama_cpp_does_not_have_is_said(models: Path, flags: list[str], message: str) -> None:
     result = printed(write_gguf(models / "m.gguf", described_llama(), {}), *flags)
     assert result.exit_code == 2 and message in result.stderr
+
+
+@pytest.fixture
+def gguf_hub(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
+    """The hub, with GGUF files alone."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    model = write_gguf(tmp_path / "m.gguf", described_llama(), {}).read_bytes()
+    names = ("a-Q4_K_M.gguf", "a-Q8_0.gguf", *PARTS, "mmproj-Q8_0.gguf", "imatrix.gguf")
+    hub.files = {"README.md": b"", **{name: model + name.encode() for name in names}}
+    return hub
+
+
+PARTS = tuple(f"big/a-UD-Q8_K_XL-0000{number}-of-00002.gguf" for number in (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("org/name:Q4_K_M", "a-Q4_K_M.gguf"),
+        ("org/name@main:q8_0", "a-Q8_0.gguf"),
+        ("org/name:Q8_K_XL", PARTS[0]),
+        ("org/name/a-Q8_0.gguf", "a-Q8_0.gguf"),
+        (f"org/name@refs/pr/1/{PARTS[0]}", PARTS[0]),
+        (f"org/name@{COMMIT}/a-Q8_0.gguf", "a-Q8_0.gguf"),
+    ],
+)
+def test_a_gguf_file_of_the_hub_is_named_by_its_path_or_quantization(
+    gguf_hub: FakeHub, name: str, file: str
+) -> None:
+    made = content(name, "--draft", "org/name:Q4_K_M") if "8" in file else content(name)
+    assert (made["target"]["model"], made["target"]["engine"]) == (f"org/name@{COMMIT}/{file}", "llamacpp")
+    assert gguf_hub.fetched == []
+
+
+def test_the_only_gguf_file_of_a_repository_needs_no_name(gguf_hub: FakeHub) -> None:
+    del gguf_hub.files["a-Q4_K_M.gguf"], gguf_hub.files["a-Q8_0.gguf"]
+    assert content("org/name")["target"]["model"] == f"org/name@{COMMIT}/{PARTS[0]}"
+    assert resolve("org/name").weight_bytes == sum(len(gguf_hub.files[part]) for part in PARTS)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "org/name",
+            f"org/name has several GGUF files (a-Q4_K_M.gguf, a-Q8_0.gguf, {PARTS[0]}): name one, such as"
+            " org/name/a-Q4_K_M.gguf",
+        ),
+        ("org/name@main:a", "org/name@main:a means several GGUF files (a-Q4_K_M.gguf, a-Q8_0.gguf, big"),
+        ("org/name:Q4_K", "org/name has no GGUF file Q4_K; it has a-Q4_K_M.gguf, a-Q8_0.gguf, big/a-UD"),
+        ("org/name/b.gguf", "org/name has no GGUF file b.gguf; it has a-Q4_K_M.gguf"),
+        (f"org/name/{PARTS[1]}", f"org/name has no GGUF file {PARTS[1]}; it has a-Q4_K_M.gguf"),
+        ("org/name:mmproj", "org/name has no GGUF file mmproj; it has a-Q4_K_M.gguf"),
+        ("org/other:Q4_0", "org/other@main: no such folder, and no such model on the hub"),
+    ],
+)
+def test_a_gguf_name_that_fits_no_file_or_several_lists_them(
+    gguf_hub: FakeHub, name: str, message: str
+) -> None:
+    result = printed(name)
+    assert result.exit_code == 2 and message in result.stderr
+
+
+def test_a_gguf_file_of_the_hub_is_fetched_once_with_all_its_parts(
+    gguf_hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, int]] = []
+    model = Path(resolve("org/name:Q8_K_XL").name)
+    folder = fetch(model, lambda done, total: seen.append((done, total)))
+    assert (folder / "tokenizer.json").is_file() and sorted(gguf_hub.fetched) == [*PARTS]
+    assert seen[-1] == (2 * len(gguf_hub.files[PARTS[0]]),) * 2
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert gguf_parts(model_file(model))[1].read_bytes() == gguf_hub.files[PARTS[1]]
+    named = f"org/name@{COMMIT}"
+    assert content(f"{named}:Q8_K_XL")["target"]["model"] == content(named)["target"]["model"] == str(model)
+    assert "cannot be reached" in printed(f"{named}:Q8_0").stderr
+    assert model_name(model) == "a-UD-Q8_K_XL-00001-of-00002"
 
 
 @pytest.mark.parametrize("name", ["org/name", "org/name@main", f"org/name@{COMMIT}"])
