@@ -100,7 +100,7 @@ async def run_all(engine: Engine) -> dict[str, Any]:
             "entropies": [scores.entropies for scores in (*plain, *verified)],
             "logprobs": [[asdict(each) for each in scores.logprobs] for scores in plain],
         }
-    found["load"] = asdict(engine.load())
+    found["load"] = engine.load()._asdict()
     await engine.stop()
     return found
 
