@@ -4,7 +4,7 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from flyserve.core.blocks import BlockKey
 from flyserve.core.messages import ModelInfo
@@ -215,6 +215,18 @@ class Runner(KvAllocator, Protocol):
         Returns:
             Logits of all output rows in the order of the inputs, (outputs, embedding rows), in any floating
             type and on any device; the next call may overwrite them.
+
+        Raises:
+            RunnerLost: Every later forward would fail as well.
+        """
+
+
+@runtime_checkable
+class ScoringRunner(Protocol):
+    """A `Runner` that can score a batch in another process, in which its logits are."""
+
+    def scores(self, batch: Sequence[ForwardInput]) -> "list[Scores] | None":
+        """Compute and score a batch; None, without any effect, if only its logits can be had.
 
         Raises:
             RunnerLost: Every later forward would fail as well.

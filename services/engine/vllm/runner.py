@@ -1,13 +1,14 @@
 """The runner of vLLM: its workers compute, in blocks of its KV memory that the engine's allocator assigns."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from flyserve.core.messages import ModelInfo
-from services.engine.base import DelegatedMemoryStats, ForwardInput, KvSlot, RunnerLost
+from services.engine.base import DelegatedMemoryStats, ForwardInput, KvSlot, RunnerLost, Scores
 from services.engine.loading.device import lost_with_device
 from services.engine.memory.paged_kv_cache import Block, BlockAllocator
 from services.engine.vllm.steps import Layout, Row, Step
@@ -46,20 +47,28 @@ class VllmRunner(DelegatedMemoryStats):
     @torch.inference_mode()
     def logits(self, batch: Sequence[ForwardInput]) -> Tensor:
         with lost_with_device():
-            parts = [self._step(part) for part in _split(batch, self.batch_tokens)]
+            parts = [self._step(part, self._workers.compute) for part in _split(batch, self.batch_tokens)]
             found = [logits for logits in parts if logits is not None]
             if not found:
                 return torch.empty(0, self.info.vocab_size)
             return found[0] if len(found) == 1 else torch.cat(found)
 
-    def _step(self, inputs: Sequence[ForwardInput]) -> Tensor | None:
+    def scores(self, batch: Sequence[ForwardInput]) -> list[Scores] | None:
+        if self._workers.is_inside or sum(len(item.tokens) for item in batch) > self.batch_tokens:
+            return None
+        # A head that changes no logits reads neither of these.
+        items = [replace(item, history=(), blocks=()) for item in batch]
+        found: list[Scores] = self._step(batch, lambda step: self._workers.score(step, items))
+        return found
+
+    def _step(self, inputs: Sequence[ForwardInput], compute: Callable[[Step], Any]) -> Any:
         rows = [
             Row(item.slot, item.start, item.tokens, item.num_outputs, self._changed(item.slot))
             for item in inputs
         ]
         step = Step(rows, tuple(self._closed), tuple(self._copies))
         try:
-            logits = self._workers.compute(step)
+            found = compute(step)
         except RunnerLost:
             raise
         except Exception:
@@ -69,7 +78,7 @@ class VllmRunner(DelegatedMemoryStats):
             raise
         self._closed, self._copies = [], []
         self._sent.update((row.slot, row.table) for row in rows if row.table is not None)
-        return logits
+        return found
 
     def _changed(self, slot: KvSlot) -> tuple[Block, ...] | None:
         table = self._memory.table(slot)

@@ -32,8 +32,8 @@ def load_vllm_runner(config: VllmConfig) -> VllmRunner:
     folder = model_folder(config.model)
     workers = Workers(engine_arguments(config, folder, known))
     try:
-        layout = workers.prepare()
         info = describe_model(config, folder, workers.config)
+        layout = workers.prepare(info.vocab_size)
         if layout.plain_only and config.role is Role.DRAFTER:
             raise ModelError(f"{info.model_id} cannot draft: {layout.plain_only}: use another drafter")
         runner = VllmRunner(info, workers, layout, workers.batch_tokens)
@@ -50,5 +50,11 @@ def load_vllm_runner(config: VllmConfig) -> VllmRunner:
     except BaseException:
         workers.close()
         raise
-    logger.info("%s: vLLM %s, %d KV positions", info.model_id, info.engine_version, runner.kv_capacity)
+    logger.info(
+        "%s: vLLM %s, %d KV positions, row_invariant: %s",
+        info.model_id,
+        info.engine_version,
+        runner.kv_capacity,
+        str(runner.info.row_invariant).lower(),
+    )
     return runner

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from services.engine.base import KvSlot
+from services.engine.base import ForwardInput, KvSlot, Scores
+from services.engine.head.head import Head
 from services.engine.memory.paged_kv_cache import Block
 from services.engine.vllm.blocks import Blocks
 from services.engine.vllm.hooks import Ids, hooks_of
@@ -157,10 +158,18 @@ def _no_logits(hidden_states: Tensor, *_: Any) -> Tensor:
 class StepWorker:
     """Methods that vLLM adds to its worker (`worker_extension_cls`), called through `collective_rpc`."""
 
-    def flyserve_start(self) -> Layout:
-        """Prepare steps; return the layout of the KV memory."""
+    def flyserve_start(self, vocab_size: int) -> Layout:
+        """Prepare steps, and scores of a vocabulary; return the layout of the KV memory."""
         self._flyserve_forward = Forward(self)
+        self._flyserve_head = Head(vocab_size)
         return self._flyserve_forward.layout()
+
+    def flyserve_scores(self: Any, step: Step, items: Sequence[ForwardInput], rank: int) -> list[Scores]:
+        """Compute a step and, on the worker of this rank, score its rows on its device."""
+        logits = self._flyserve_forward(step)
+        rows = torch.empty(0, 0) if logits is None else logits
+        scores: list[Scores] = self._flyserve_head(rows, items) if self.rank == rank else []
+        return scores
 
     def flyserve_step(self, step: Step, to_cpu: bool) -> Tensor | None:
         """Compute a step; see `Forward`. Logits for another process go through the memory of the CPU."""

@@ -1,12 +1,13 @@
 """vLLM's workers: started by its engine core, whose scheduler stays idle, and called step by step."""
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
 from flyserve.core.errors import FlyServeError, ModelError, describe
-from services.engine.base import RunnerLost
+from services.engine.base import ForwardInput, RunnerLost, Scores
 from services.engine.vllm.steps import Layout, Step
 
 logger = logging.getLogger(__name__)
@@ -26,6 +27,7 @@ class Workers:
 
     Attributes:
         config: vLLM's configuration, as it has settled it for the model and the device.
+        is_inside: The only worker is in this process, and so are its logits.
         batch_tokens: Most token rows of a step.
         step_timeout_s: A step that takes longer in other processes has failed; None during a start, in which
             kernels may be compiled.
@@ -42,13 +44,13 @@ class Workers:
         self.config = self._core.vllm_config
         self.batch_tokens: int = self.config.scheduler_config.max_num_batched_tokens
         parallel = self.config.parallel_config
-        self._is_inside = parallel.world_size == 1
+        self.is_inside = parallel.world_size == 1
         # Logits are those of the first rank of the last stage.
         self._rank = parallel.world_size - parallel.tensor_parallel_size
         self.step_timeout_s: float | None = None
 
-    def prepare(self) -> Layout:
-        """Check vLLM's private names in all workers; return the layout of their KV memory.
+    def prepare(self, vocab_size: int) -> Layout:
+        """Check vLLM's private names in all workers, and make heads; return the layout of their KV memory.
 
         Raises:
             ModelError: A name is missing.
@@ -57,7 +59,7 @@ class Workers:
             if self.config.parallel_config.pipeline_parallel_size > 1:
                 # NOTE: on CPUs vLLM warms nothing up, and the later stages lack their buffers until then.
                 self._executor.execute_dummy_batch()
-            layouts: list[Layout] = self._executor.collective_rpc("flyserve_start")
+            layouts: list[Layout] = self._executor.collective_rpc("flyserve_start", args=(vocab_size,))
         except Exception as error:
             raise ModelError(f"vLLM {_version()} cannot be driven: {describe(error)}") from error
         return min(layouts)
@@ -68,12 +70,24 @@ class Workers:
         Raises:
             RunnerLost: A worker has ended, hangs or failed, so that the others may wait for it.
         """
-        if self._is_inside:
+        if self.is_inside:
             (logits,) = self._executor.collective_rpc("flyserve_step", args=(step, False))
             return logits  # type: ignore[no-any-return]
+        return self._call("flyserve_step", step, True)  # type: ignore[no-any-return]
+
+    def score(self, step: Step, items: Sequence[ForwardInput]) -> list[Scores]:
+        """Compute a step and score its rows in the process that has their logits.
+
+        Raises:
+            RunnerLost: As `compute`.
+        """
+        return self._call("flyserve_scores", step, items, self._rank)  # type: ignore[no-any-return]
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        """Call a method in all processes; return the result of the one that has the logits."""
         try:
-            return self._executor.collective_rpc(  # type: ignore[no-any-return]
-                "flyserve_step", self.step_timeout_s, (step, True), unique_reply_rank=self._rank
+            return self._executor.collective_rpc(
+                method, self.step_timeout_s, arguments, unique_reply_rank=self._rank
             )
         except Exception as error:
             raise RunnerLost(f"a process of vLLM has ended or hangs: {describe(error)}") from error

@@ -1,5 +1,6 @@
 """vLLM's runner over workers that only remember tokens: blocks, copies, long rows, and steps that fail."""
 
+import pickle
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 from flyserve.core.errors import ModelError
 from flyserve.core.messages import ModelInfo, Role
 from flyserve.core.request import SamplingParams
-from services.engine.base import ForwardInput, RunnerLost
+from services.engine.base import ForwardInput, RunnerLost, Scores
+from services.engine.head.head import Head
+from services.engine.head.head_scorer import HeadScorer
 from services.engine.loading.steps_check import check_steps
 from services.engine.vllm.runner import VllmRunner
 from services.engine.vllm.steps import Layout, Step
@@ -22,6 +25,8 @@ Ids = list[int]
 
 class TokenWorkers:
     """Workers whose KV memory holds token ids; a row's logits depend on all tokens before it."""
+
+    is_inside = True
 
     def __init__(self, num_blocks: int) -> None:
         self.blocks = [[-1] * BLOCK for _ in range(num_blocks)]
@@ -49,6 +54,19 @@ class TokenWorkers:
     def check(self) -> None: ...
 
     def close(self) -> None: ...
+
+
+class RemoteWorkers(TokenWorkers):
+    """Workers in other processes, with a head of their own."""
+
+    is_inside = False
+    num_scored = 0
+
+    def score(self, step: Step, items: Sequence[ForwardInput]) -> list[Scores]:
+        self.num_scored += 1
+        step, items = pickle.loads(pickle.dumps((step, items)))
+        logits = self.compute(step)
+        return Head(VOCAB)(torch.empty(0, 0) if logits is None else logits, items)
 
 
 def logits_after(tokens: Ids) -> torch.Tensor:
@@ -180,3 +198,28 @@ def test_a_lost_worker_is_reported_as_it_is() -> None:
     workers.failures = [RunnerLost("a process of vLLM has ended")]
     with pytest.raises(RunnerLost, match="has ended"):
         runner.logits([item(slot, [1, 2, 3], 0, 1)])
+
+
+@pytest.mark.parametrize(
+    ("sampling", "batch_tokens", "is_remote"),
+    [
+        (SamplingParams(), 512, True),
+        (SamplingParams(temperature=0.8, top_p=0.9, seed=3), 512, True),
+        (SamplingParams(presence_penalty=0.5), 512, False),
+        (SamplingParams(), 16, False),
+    ],
+)
+def test_logits_of_other_processes_are_scored_there_if_nothing_changes_them(
+    sampling: SamplingParams, batch_tokens: int, is_remote: bool
+) -> None:
+    ids, found = [*range(50)], []
+    workers = TokenWorkers(32), RemoteWorkers(32)
+    for each in workers:
+        scorer = HeadScorer(runner_of(each, num_blocks=32, batch_tokens=batch_tokens))
+        slots = [scorer.allocate(60) for _ in range(2)]
+        assert None not in slots
+        drafts = (*ids[46:], -1)
+        verified = ForwardInput(slots[0], 0, ids, 5, sampling, 9, ids, drafts, num_logprobs=2, with_gaps=True)
+        found.append(scorer.forward([verified, ForwardInput(slots[1], 0, ids[:9], 0, sampling, 9, ids)]))
+    assert found[0] == found[1] and len(found[0][0].choices) == 5
+    assert bool(workers[1].num_scored) == is_remote
