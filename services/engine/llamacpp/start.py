@@ -50,10 +50,11 @@ def load_gguf_runner(config: LlamaCppConfig) -> LlamaCppRunner:
     library, file = libllama.load_library(), model_file(config.model)
     parts = gguf_parts(file)
     metadata, folder = read_header(file), model_folder(file)
+    architecture = str(metadata.get("general.architecture", "unknown"))
     size = sum(os.path.getsize(part) for part in parts)
     capacity = _kv_tokens(config, kv_bytes(metadata), find_machine().memory_bytes - size)
     with BackgroundFingerprint(parts) as fingerprint:
-        model = _load(library, file)
+        model = _load(library, file, architecture)
         token_map = read_token_map(folder)
         rows = library.llama_vocab_n_tokens(library.llama_model_get_vocab(model))
         if (num_ids := num_token_ids(token_map)) > rows:
@@ -66,7 +67,7 @@ def load_gguf_runner(config: LlamaCppConfig) -> LlamaCppRunner:
         role=config.role,
         model_id=model_name(file),
         weight_fingerprint=f"{fingerprint.result()}-{config.engine}",
-        architecture=str(metadata.get("general.architecture", "unknown")),
+        architecture=architecture,
         token_map_hash=hash_token_map(token_map),
         vocab_size=num_ids,
         context_length=_context_length(config, library.llama_model_n_ctx_train(model)),
@@ -79,7 +80,7 @@ def load_gguf_runner(config: LlamaCppConfig) -> LlamaCppRunner:
         engine_version=libllama.VERSION,
         quantization=quantization,
     )
-    logger.info("%s: %s, %d KV positions", file, quantization, capacity)
+    logger.info("%s: %s, %d KV positions, row_invariant: false", file, quantization, capacity)
     runner = LlamaCppRunner(info, context, _num_rows(config), rows, most_slots)
     # Quantized rows, and 16 bits of KV memory, round.
     runner.info = replace(info, kernels=check_steps(runner, torch.bfloat16, _CHECKED_TOKENS).kernels)
@@ -122,7 +123,7 @@ def _context_length(config: LlamaCppConfig, trained: int) -> int:
     return config.max_model_len or trained
 
 
-def _load(library: Any, file: Path) -> int:
+def _load(library: Any, file: Path, architecture: str) -> int:
     """Return the model of a file, whose sequences can be rolled back."""
     with libllama.explained() as lines:
         model: int | None = library.llama_model_load_from_file(
@@ -138,7 +139,7 @@ def _load(library: Any, file: Path) -> int:
     ):
         if getattr(library, f"llama_model_{kind}")(model):
             library.llama_model_free(model)
-            raise ModelError(f"{file}: {reason}")
+            raise ModelError(f"{file}: its architecture is {architecture}: {reason}")
     return model
 
 

@@ -171,7 +171,7 @@ def test_an_unknown_architecture_is_named(load: Load, tmp_path: Path) -> None:
 
 def test_a_state_that_cannot_be_rolled_back_is_named(load: Load, tmp_path: Path) -> None:
     found = rejection(load, model=tiny_mamba(tmp_path / "mamba.gguf"))
-    assert "its state (Mamba, RWKV) cannot be rolled back" in found
+    assert "its architecture is mamba: its state (Mamba, RWKV) cannot be rolled back" in found
 
 
 def test_a_cut_file_is_named_at_whatever_byte_it_ends(load: Load, file: Path, tmp_path: Path) -> None:
