@@ -1,6 +1,7 @@
 """GGUF files on llama.cpp: logits against transformers, any order of roll-back and sharing, and bad input."""
 
 import random
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,20 @@ def test_logits_are_those_of_transformers(load: Load) -> None:
         library.VERSION,
         "(guessed) all F32",
     )
+
+
+def test_a_file_of_the_hub_is_loaded_from_its_copy(
+    load: Load, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    commit = "c" * 40
+    (tmp_path / "models--org--name" / "snapshots" / commit / "q4").mkdir(parents=True)
+    shutil.copy(file, tmp_path / "models--org--name" / "snapshots" / commit / "q4" / "tiny.gguf")
+    named = load(model=Path(f"org/name@{commit}/q4/tiny.gguf")).info
+    assert (named.model_id, named.weight_fingerprint) == ("tiny", load().info.weight_fingerprint)
+    with pytest.raises(ModelError, match="the model hub has no file other"):
+        load(model=Path(f"org/name@{commit}/other.gguf"))
 
 
 @pytest.mark.parametrize("kind", ["llama_odd", "mistral_full", "qwen2", "qwen3", "gemma3"])
