@@ -5,6 +5,7 @@ Each sends back what it received: calls, a call that was cut, reasoning, and end
 
 import argparse
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -29,8 +30,8 @@ PARAMETERS = {
     "required": ["item"],
     "additionalProperties": False,
 }
-QUESTION = {"role": "user", "content": "How much is a book?"}
-AGAIN = {"role": "user", "content": "And a pen?"}
+QUESTION = {"role": "user", "content": "A book?"}
+AGAIN = {"role": "user", "content": "A pen?"}
 
 
 class Answer(BaseModel):
@@ -65,7 +66,13 @@ def litellm_chat(url: str, model: str) -> None:
     messages += [joined.model_dump(), *answers(calls), AGAIN]
     print(f"cut: {[call.function.arguments for call in calls]}")
     form = {"type": "json_schema", "json_schema": {"name": "a", "schema": Answer.model_json_schema()}}
-    last = litellm.completion(**asked, messages=messages, response_format=form, max_tokens=40)
+    # A call or an answer, as the model likes; then an answer.
+    free = litellm.completion(**asked, messages=messages, response_format=form, max_tokens=120)
+    for call in free.choices[0].message.tool_calls or []:
+        assert json.loads(call.function.arguments)["item"] in PRICES
+    last = litellm.completion(
+        **asked, messages=messages, response_format=form, max_tokens=40, tool_choice="none"
+    )
     print(f"typed: {Answer.model_validate_json(last.choices[0].message.content)}")
 
 
@@ -89,7 +96,7 @@ def litellm_responses(url: str, model: str) -> None:
 
 @function_tool
 def price(item: Literal["book", "pen"]) -> str:
-    """Look up the price of an item in dollars."""
+    """Return a price."""
     return f"{PRICES[item]} dollars"
 
 
@@ -98,13 +105,12 @@ async def _agent_turns(model: Model) -> None:
     settings = ModelSettings(**one_call, temperature=0, max_tokens=200)
     caller = Agent(
         name="shop",
-        instructions="Be brief.",
         tools=[price],
         tool_use_behavior="stop_on_first_tool",
         model=model,
         model_settings=settings,
     )
-    first = await Runner.run(caller, "How much is a book?")
+    first = await Runner.run(caller, QUESTION["content"])
     print(f"calls: {sum(item.type == 'tool_call_item' for item in first.new_items)}")
     second = Runner.run_streamed(caller, [*first.to_input_list(), AGAIN])
     async for _ in second.stream_events():
