@@ -3,12 +3,13 @@
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from services.engine.forward.linears import Linear, PlainLinear, relative_error
+from services.engine.forward.linears import Linear, PairedLinear, PlainLinear, relative_error
 from services.engine.forward.packed import (
     HALF,
     MAX_DUPLICATED_ELEMENTS,
@@ -24,6 +25,12 @@ from services.engine.forward.packed import (
 
 logger = logging.getLogger(__name__)
 
+PAIRED = tuple(
+    LinearKind(partial(PairedLinear, block=block), torch.bfloat16, is_wider=True) for block in (512, 1024)
+)
+"""Kinds for one and many rows, by the inputs whose sums oneDNN adds."""
+_LEAST_PAIRED_ELEMENTS = 1 << 20
+"""For one row of a smaller weight, the exchange and the conversions cost more than many rows gain."""
 _LEAST_ROWS = (1, 2, 4, 16)
 """Smallest numbers of rows to compute, in the order in which they are tried until all give equal bits."""
 _MOST_ROWS = 512
@@ -51,10 +58,13 @@ class BoundedLinear:
         return torch.cat([self(part) for part in torch.split(rows, self.most)])
 
 
-def is_row_invariant(linear: Linear, weight: Tensor, rows_dtype: torch.dtype) -> bool:
+def is_row_invariant(
+    linear: Linear, weight: Tensor, rows_dtype: torch.dtype, rows: Tensor | None = None
+) -> bool:
     """Check that a row gives the same bits in batches of any size; `linear` multiplies by this weight."""
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(_MOST_ROWS, weight.shape[1], generator=generator).to(weight.device, rows_dtype)
+    if rows is None:
+        rows = torch.randn(_MOST_ROWS, weight.shape[1], generator=torch.Generator().manual_seed(0))
+    rows = rows.to(weight.device, rows_dtype)
     expected = linear(rows)
     spans = [
         slice(first, first + count) for count in _COUNTS for first in {0, 7 % count, 64 - count} if first >= 0
@@ -101,7 +111,7 @@ class ProvenMaker:
         self, weight: Tensor, kinds: Sequence[LinearKind], rows_dtype: torch.dtype
     ) -> Iterator[tuple[LinearKind, int]]:
         """Return the kinds that are proven for this shape, each with its least number of rows."""
-        available = linear_kinds(weight)
+        available = (*linear_kinds(weight), *PAIRED)
         for kind in kinds:
             key = kind, tuple(weight.shape)
             if kind in available and key not in self._least:
@@ -142,20 +152,34 @@ class TiledMaker:
 def _least_rows(kind: LinearKind, weight: Tensor, rows_dtype: torch.dtype) -> int | None:
     """Return the smallest number of rows from which on a row's bits are equal; None if there is none.
 
-    The outputs of a large weight are alike, so a sample of them is tested.
+    The outputs of a large weight are alike, so a smaller number of them is tested.
     """
-    sample = weight[: 1 + WORKING_SET_BYTES // weight[0].nbytes]
+    outputs = min(len(weight), 1 + WORKING_SET_BYTES // weight[0].nbytes)
+    sample, rows = _cancelling(outputs, weight)
     try:
-        linear = kind(sample.clone(), rows_dtype)
+        linear = kind(sample, rows_dtype)
         proven = (
             least
-            for least in _LEAST_ROWS
-            if is_row_invariant(BoundedLinear(linear, least), weight, rows_dtype)
+            for least in ((1,) if kind in PAIRED else _LEAST_ROWS)
+            if is_row_invariant(BoundedLinear(linear, least), sample, rows_dtype, rows)
         )
         return next(proven, None)
     except (RuntimeError, AttributeError) as error:
         logger.warning("a packed linear is not available: %s", error)
         return None
+
+
+def _cancelling(outputs: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a weight, (outputs, in), and rows whose terms cancel each other.
+
+    So a result is what rounding has left, and shows the order of its sum, also in bfloat16.
+    """
+    width, generator = like.shape[1], torch.Generator().manual_seed(0)
+    both = torch.randn(outputs + _MOST_ROWS, width // 2, generator=generator).to(like.dtype)
+    again = both[:, torch.randperm(width // 2, generator=generator)]
+    again[outputs:] *= -1
+    whole = F.pad(torch.cat([both, again], 1), (0, width % 2))
+    return whole[:outputs].contiguous(), whole[outputs:]
 
 
 def _preferred(weight: Tensor) -> Sequence[LinearKind]:
@@ -167,4 +191,6 @@ def _preferred(weight: Tensor) -> Sequence[LinearKind]:
     has_products = bool(torch.cpu.get_capabilities().get("avx512_bf16"))
     if has_matrix_units() or (is_large and has_products):
         return (PACKED, HALF, PLAIN)
+    if has_products and weight.numel() >= _LEAST_PAIRED_ELEMENTS and weight.shape[1] % 2 == 0:
+        return (*PAIRED, HALF, WIDENED, PACKED, PLAIN)
     return (HALF, WIDENED, PACKED, PLAIN)
