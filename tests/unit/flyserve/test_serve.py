@@ -373,7 +373,7 @@ def test_a_model_larger_than_the_memory_is_rejected_before_it_is_loaded(
             "must be suffix or none; ngram is removed: use suffix, which looks",
         ),
         (("target", "--draft", "ngram"), "drafter.model: no folder ngram; a model of the hub is written"),
-        (("target", "--draft", "ngram"), "org/name; ngram is removed: use suffix, which looks tokens up in"),
+        (("target", "--draft", "ngram"), "FILE.gguf; ngram is removed: use suffix, which looks tokens up in"),
         (("target", "--host", "0.0.0.0"), "--host: is 0.0.0.0, which others can reach: give --api-keys FILE"),
         (("target", "--host", "some.name"), "--host: is some.name, which others can reach"),
         (("target", "--dtype", "int3"), "target.dtype: is 'int3'"),
