@@ -66,8 +66,11 @@ def notes(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def frontier_chart(rows: Sequence[Row]) -> str:
-    """Return an SVG of loss against tokens per round: of accuracy in the worst family, or of nats."""
-    judged = bool(rows[0].accuracy)
+    """Return an SVG of loss against tokens per round: of accuracy in the worst family, or of nats.
+
+    Nats stand for accuracy where no rule differs in it.
+    """
+    judged = bool(rows[0].accuracy) and len({worst(row) for row in rows}) > 1
     points = [(row.tokens_per_round, 100 * worst(row) if judged else -row.divergence, row) for row in rows]
     xs, ys = [x for x, _, _ in points], [y for _, y, _ in points]
     x_at, y_at = _scale(xs, _MARGIN, _WIDTH - _MARGIN), _scale(ys, _HEIGHT - _MARGIN, _MARGIN)
@@ -80,14 +83,16 @@ def frontier_chart(rows: Sequence[Row]) -> str:
         *(_tick(x_at(x), _HEIGHT - _MARGIN + 18, f"{x:.1f}", "middle") for x in _ticks(xs)),
         *(_tick(_MARGIN - 8, y_at(y) + 4, f"{y:.1f}", "end") for y in _ticks(ys)),
         _tick(_WIDTH / 2, _HEIGHT - 16, "tokens per round", "middle"),
-        _tick(_MARGIN, 30, label, "start"),
+        _tick(8, 16, label, "start"),
         f'<polyline fill="none" stroke="#2a6" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in front)}"/>',
     ]
     for x, y, row in points:
         name, at = row.candidate.name, (x_at(x), y_at(y))
         colour = "#26a" if row.candidate.is_served else "#aaa"
         parts.append(f'<circle cx="{at[0]:.1f}" cy="{at[1]:.1f}" r="4" fill="{colour}"/>')
-        parts.append(_tick(at[0] + 6, at[1] - 5, name, "start"))
+        # NOTE: names of rules side by side would overlap; slanted they do not.
+        slant = f"rotate(-35 {at[0]:.1f} {at[1]:.1f})"
+        parts.append(f'<g transform="{slant}">{_tick(at[0] + 8, at[1] + 4, name, "start")}</g>')
     return "\n".join([*parts, "</svg>\n"])
 
 
@@ -108,7 +113,7 @@ class _Scale:
 
 def _ticks(values: Sequence[float]) -> list[float]:
     least, most = min(values), max(values)
-    return [least + (most - least) * index / (_TICKS - 1) for index in range(_TICKS)]
+    return sorted({least + (most - least) * index / (_TICKS - 1) for index in range(_TICKS)})
 
 
 def _tick(x: float, y: float, text: str, anchor: str) -> str:

@@ -191,6 +191,12 @@ def test_table_notes_and_chart_show_every_rule() -> None:
     assert any("budget 2" in note for note in notes(ROWS))
 
 
+def test_a_chart_shows_nats_where_all_rules_keep_the_same_accuracy() -> None:
+    assert "accuracy" in frontier_chart(ROWS)
+    alike = [replace(row, accuracy=ROWS[0].accuracy, kept=ROWS[0].kept) for row in ROWS]
+    assert "accuracy" not in frontier_chart(alike) and "nats" in frontier_chart(alike)
+
+
 PRESET = RULES["gap 0.45"].preset()
 
 
