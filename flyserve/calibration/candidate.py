@@ -113,14 +113,23 @@ def _presets() -> Iterator[Candidate]:
         yield Candidate(name, rule)
 
 
-_DEFAULT = PRESETS["flyserve"]
-_OPEN = replace(_DEFAULT, threshold=0.0)
+_ENTROPY = replace(
+    PRESETS["flyserve"], window=6, min_following=6, tail=TailPolicy.CARRY, max_logprob_gap=None
+)
+"""The rule of `flyserve` before it had a limit on the gap: the entropy gate alone, and a long window."""
+_OPEN = replace(_ENTROPY, threshold=0.0)
+
+
+def _with_window(rule: FlyRule, window: int) -> FlyRule:
+    """Return the rule with another window; one that is full before it could be carried is not carried."""
+    tail = rule.tail if window > rule.carry_after else TailPolicy.REJECT
+    return replace(rule, window=window, min_following=window, tail=tail)
 
 
 def _entropy_gates() -> Iterator[Candidate]:
-    for threshold in (0.1, 0.2, 0.45, 0.6, 0.8, 1.0):
-        yield Candidate(f"entropy {threshold:g}", replace(_DEFAULT, threshold=threshold))
-    normalized = replace(_DEFAULT, entropy=EntropyEstimator.NORMALIZED)
+    for threshold in (0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 1.0):
+        yield Candidate(f"entropy {threshold:g}", replace(_ENTROPY, threshold=threshold))
+    normalized = replace(_ENTROPY, entropy=EntropyEstimator.NORMALIZED)
     for threshold in (0.01, 0.03, 0.06, 0.1, 0.15, 0.2):
         yield Candidate(f"normalized entropy {threshold:g}", replace(normalized, threshold=threshold))
 
@@ -129,26 +138,25 @@ def _gap_gates() -> Iterator[Candidate]:
     for gap in (0.1, 0.25, 0.35, 0.45, 0.5, 0.55, 0.6, 0.7, 1.0, 2.0):
         limited = replace(_OPEN, max_logprob_gap=gap)
         yield Candidate(f"gap {gap:g}", limited)
-        yield Candidate(f"entropy 0.3, gap {gap:g}", replace(_DEFAULT, max_logprob_gap=gap))
+        yield Candidate(f"entropy 0.3, gap {gap:g}", replace(_ENTROPY, max_logprob_gap=gap))
         for window in (1, 2, 3, 4):
-            shorter = replace(limited, window=window, min_following=window)
-            yield Candidate(f"gap {gap:g}, window {window}", replace(shorter, carry_after=min(2, window)))
+            yield Candidate(f"gap {gap:g}, window {window}", _with_window(limited, window))
 
 
 def _shapes() -> Iterator[Candidate]:
     for window in (2, 3, 4, 8, 10):
-        yield Candidate(f"window {window}", replace(_DEFAULT, window=window, min_following=window))
-    yield Candidate("tail reject", replace(_DEFAULT, tail=TailPolicy.REJECT))
+        yield Candidate(f"window {window}", _with_window(_ENTROPY, window))
+    yield Candidate("tail reject", replace(_ENTROPY, tail=TailPolicy.REJECT))
     for length in (8, 32, 64):
-        yield Candidate(f"strict prefix {length}", replace(_DEFAULT, strict_prefix_tokens=length))
+        yield Candidate(f"strict prefix {length}", replace(_ENTROPY, strict_prefix_tokens=length))
     yield Candidate("no gate", _OPEN)
 
 
 def _replayed_gates() -> Iterator[Candidate]:
     yield Candidate("top 2", _OPEN, Gates(max_rank=2))
-    yield Candidate("entropy 0.3, top 2", _DEFAULT, Gates(max_rank=2))
+    yield Candidate("entropy 0.3, top 2", _ENTROPY, Gates(max_rank=2))
     for most in (1, 2):
-        yield Candidate(f"entropy 0.3, {most} a round", _DEFAULT, Gates(max_rescues=most))
+        yield Candidate(f"entropy 0.3, {most} a round", _ENTROPY, Gates(max_rescues=most))
     for budget in (0.5, 1.0, 2.0, 4.0, 8.0):
-        yield Candidate(f"entropy 0.3, budget {budget:g}", _DEFAULT, Gates(budget=budget))
+        yield Candidate(f"entropy 0.3, budget {budget:g}", _ENTROPY, Gates(budget=budget))
         yield Candidate(f"budget {budget:g}", _OPEN, Gates(budget=budget))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 _KEEPS = {
     "fly": (
-        "mode fly: about 5% of the tokens are the drafter's own choices (what that keeps, by kind of problem:"
+        "mode fly: about 4% of the tokens are the drafter's own choices (what that keeps, by kind of problem:"
         " docs/benchmarks/quality.md); to keep every token of the target: --mode exact"
     ),
     "exact": "mode exact: every token is the target's own; --mode fly is faster, and keeps most of them",

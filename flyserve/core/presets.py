@@ -21,15 +21,16 @@ PRESETS = {
     "vllm": FlyRule(threshold=0.3, window=6, min_following=6, shrinks=True, guard_excluded=True),
     # The threshold in the paper's unit. Nearly exact in practice: 0.3 of ln |V| is 3.5 nats if |V| is 128k.
     "paper": FlyRule(threshold=0.3, window=6, min_following=6, entropy=EntropyEstimator.NORMALIZED),
+    # With a limit on the gap, a longer window rejects few bad rescues and many good ones
+    # (docs/decisions/logprob-gap.md). No window is carried: the two matches that it needs fill it.
     "flyserve": FlyRule(
         threshold=0.3,
-        window=6,
-        min_following=6,
-        tail=TailPolicy.CARRY,
-        carry_after=2,
+        window=2,
+        min_following=2,
         guard_stops=True,
         guard_excluded=True,
         strict_prefix_tokens=2,
+        max_logprob_gap=0.45,
     ),
 }
 

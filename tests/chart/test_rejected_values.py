@@ -191,7 +191,7 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "carried beyond the window": (
         {"speculation": {"carry_after": 7}},
-        ("speculation.carry_after: is 7", "window of 6"),
+        ("speculation.carry_after: is 7", "window of 2"),
     ),
     "carried beyond the window of the deployment's own preset": (
         {"speculation": {"carry_after": 4, "preset": "own", "presets": {"own": {"window": 3}}}},

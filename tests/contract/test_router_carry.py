@@ -17,7 +17,7 @@ from tests.contract.router_rig import FLY, PLAIN, PROMPT, Answer, Rig, ids, join
 from tests.contract.scripted import LoggingDrafter, LoggingTarget, ScriptedModel
 
 LENGTH = 40
-CARRY = {"preset": "flyserve", "draft_length": {"max": 6}}
+CARRY = {"window": 6, "tail": pb.TAIL_POLICY_CARRY, "draft_length": {"max": 6}}
 """Drafts at response positions 1 to 6: a mismatch at 3 is followed by three matches and carried."""
 
 

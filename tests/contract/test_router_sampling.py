@@ -125,7 +125,7 @@ async def test_log_probabilities_belong_to_their_tokens(tmp_path: Path) -> None:
     target, tokenizer = LoggingTarget(ScriptedModel()), Tokenizer.load(folder)
     drafter = LoggingDrafter(ScriptedModel(deviates=frozenset({3, 12, 15})))
     async with running(folder, [target], [drafter]) as rig:
-        carry = {"preset": "flyserve", "draft_length": {"max": 6}}
+        carry = {"window": 6, "tail": pb.TAIL_POLICY_CARRY, "draft_length": {"max": 6}}
         response = await rig.generate(FLY, 40, speculation=carry, logprobs=2)
         silent = await rig.generate(FLY, 40, speculation=carry)
     assert {token.verdict for token in response.tokens} >= {pb.VERDICT_RESCUED, pb.VERDICT_BONUS}

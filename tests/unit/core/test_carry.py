@@ -127,3 +127,11 @@ def test_carry_and_reject_agree_without_a_mismatch_in_the_tail(rule: FlyRule, dr
         replace(rule, tail=TailPolicy.REJECT), RuleState(), Evidence(tuple(draft), 9, 0.0), LIMITS
     )
     assert carried == rejected
+
+
+@given(rules_st, drafts_st)
+def test_a_window_that_is_full_before_it_could_be_carried_is_that_of_tail_reject(
+    rule: FlyRule, drafts: list[list[Position]]
+) -> None:
+    rule = replace(rule, carry_after=rule.window)
+    assert play(rule, drafts) == play(replace(rule, tail=TailPolicy.REJECT), drafts)

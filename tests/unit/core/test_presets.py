@@ -1,9 +1,12 @@
 """The presets have the documented parameters, and the protocol names each of them."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from flyserve.core.presets import EXACT, PRESETS
 from flyserve.core.rule import tail_length
@@ -15,19 +18,19 @@ ROOT = Path(__file__).parents[3]
 def test_flyserve_has_the_documented_parameters() -> None:
     assert PRESETS["flyserve"] == FlyRule(
         threshold=0.3,
-        window=6,
-        min_following=6,
-        tail=TailPolicy.CARRY,
-        carry_after=2,
+        window=2,
+        min_following=2,
+        tail=TailPolicy.REJECT,
         entropy=EntropyEstimator.TOP_K,
         guard_stops=True,
         guard_excluded=True,
         strict_prefix_tokens=2,
+        max_logprob_gap=0.45,
     )
 
 
-def test_only_flyserve_carries_and_only_vllm_shrinks() -> None:
-    assert [name for name, rule in PRESETS.items() if rule.tail is TailPolicy.CARRY] == ["flyserve"]
+def test_none_carries_and_only_vllm_shrinks() -> None:
+    assert not [name for name, rule in PRESETS.items() if rule.tail is TailPolicy.CARRY]
     assert [name for name, rule in PRESETS.items() if rule.shrinks] == ["vllm"]
 
 
@@ -53,8 +56,16 @@ def test_the_protocol_names_every_preset(preset: str) -> None:
         (PRESETS["vllm"], 1, 1),
         (PRESETS["flyserve"], 15, 2),
         (PRESETS["flyserve"], 0, 0),
-        (replace(PRESETS["flyserve"], carry_after=0), 15, 0),
+        (replace(PRESETS["flyserve"], tail=TailPolicy.CARRY, carry_after=0), 15, 0),
     ],
 )
 def test_the_tail_is_the_part_that_the_rule_cannot_rescue(rule: FlyRule, drafts: int, tail: int) -> None:
     assert tail_length(rule, drafts) == tail
+
+
+@given(st.floats(0.065, 0.61), st.floats(0, 0.45))
+def test_the_gate_is_open_to_what_the_limit_on_the_gap_allows(best: float, gap: float) -> None:
+    """Two tokens so close are uncertain, if the first has a share of 6.5% or more."""
+    second = best * math.exp(-gap)
+    assume(best + second <= 1)
+    assert -(best * math.log(best) + second * math.log(second)) >= PRESETS["flyserve"].threshold

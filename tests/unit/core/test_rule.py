@@ -27,7 +27,7 @@ GUARD = RejectionReason.GUARD
 
 def evidence(num_drafts: int, mismatches: set[int], entropy: float = 1.0) -> Evidence:
     positions = (
-        Position(token=10 + j, choice=50 if j in mismatches else 10 + j, entropy=entropy)
+        Position(token=10 + j, choice=50 if j in mismatches else 10 + j, entropy=entropy, logprob_gap=0.4)
         for j in range(num_drafts)
     )
     return Evidence(tuple(positions), EXTRA, 0.0)

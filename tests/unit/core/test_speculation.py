@@ -21,6 +21,7 @@ from flyserve.core.types import (
     Verdict,
 )
 
+CARRY = FlyRule(threshold=0.3, window=6, min_following=6, tail=TailPolicy.CARRY, guard_stops=True)
 END = 2
 PROMPT = [5, 6]
 _MULTIPLIER = 6364136223846793005
@@ -38,6 +39,9 @@ class TableModel:
 
     def entropy(self, ids: Sequence[int]) -> float:
         return 1.0 if self._draw(ids, 2) % 4 else 0.0
+
+    def gap(self, ids: Sequence[int]) -> float:
+        return 0.4 if self._draw(ids, 3) % 4 else 0.5
 
     def _draw(self, ids: Sequence[int], domain: int) -> int:
         value = self.seed * 31 + domain
@@ -65,7 +69,7 @@ def judge(model: TableModel, spec: Speculation, errors: Sequence[bool]) -> Evide
     for has_error in errors:
         choice = model.next_token(ids)
         token = 3 + (choice + 1) % 8 if has_error else choice
-        positions.append(Position(token, choice, model.entropy(ids)))
+        positions.append(Position(token, choice, model.entropy(ids), logprob_gap=model.gap(ids)))
         ids.append(token)
     return Evidence(tuple(positions), model.next_token(ids), model.entropy(ids))
 
@@ -152,7 +156,7 @@ def test_statistics_add_up(model: TableModel, rule: FlyRule, drafts: list[list[b
 
 
 def test_a_window_decided_a_round_later_counts_in_the_round_that_emits_it() -> None:
-    spec = Speculation(PROMPT, PRESETS["flyserve"], ResponseLimits(100))
+    spec = Speculation(PROMPT, CARRY, ResponseLimits(100))
     matches = [Position(token, token, 1.0) for token in (10, 11, 12, 13, 14)]
     first = spec.apply(Evidence((*matches[:3], Position(7, 8, 1.0), *matches[3:]), 20, 0.0))
     assert [decided.id for decided in first.decided] == [10, 11, 12]
@@ -165,7 +169,7 @@ def test_a_window_decided_a_round_later_counts_in_the_round_that_emits_it() -> N
 
 
 def test_without_a_further_draft_the_response_continues_from_the_mismatch() -> None:
-    spec = Speculation(PROMPT, replace(PRESETS["flyserve"], strict_prefix_tokens=0), ResponseLimits(100))
+    spec = Speculation(PROMPT, CARRY, ResponseLimits(100))
     matches = [Position(token, token, 1.0) for token in (10, 11)]
     spec.apply(Evidence((Position(7, 8, 1.0), *matches), 20, 0.0))
     decision = spec.apply(Evidence((), 30, 0.0))
@@ -189,9 +193,7 @@ def test_stop_strings_are_searched_in_decided_tokens_only() -> None:
         searched.extend(ids)
         return ids.index(7) + 1 if 7 in ids else None
 
-    spec = Speculation(
-        PROMPT, replace(PRESETS["flyserve"], strict_prefix_tokens=0), ResponseLimits(100), find_stop
-    )
+    spec = Speculation(PROMPT, CARRY, ResponseLimits(100), find_stop)
     matches = [Position(token, token, 1.0) for token in (10, 11, 12, 13)]
     spec.apply(Evidence((Position(7, 8, 1.0), *matches[:2]), 20, 0.0))
     assert searched == [] and spec.finish_reason is None

@@ -41,6 +41,12 @@ def test_every_rule_that_is_served_is_written_as_itself() -> None:
             assert config.rule == rule.rule, rule.name
 
 
+def test_the_earlier_rule_of_the_default_preset_can_be_served() -> None:
+    earlier = {"preset": "vllm", "tail": "carry", "guard_stops": True, "strict_prefix_tokens": 2}
+    assert parse(SpeculationConfig, earlier, "test").rule == RULES["entropy 0.3"].rule
+    assert RULES["flyserve"].rule == replace(RULES["gap 0.45, window 2"].rule, threshold=0.3)
+
+
 def test_a_recording_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "pair.rec"
     recording = Recording(PAIR, {"a b": RecordedPrompt((1, 2), {7: EVIDENCE}, {9: "text\n"})})

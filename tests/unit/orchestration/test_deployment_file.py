@@ -75,7 +75,7 @@ def test_models_are_found_under_the_applications_root_or_on_the_hub(folder: Path
         ),
         (
             "target: {model: big}\nspeculation: {carry_after: 9}",
-            "carry_after is 9, at most the window of 6",
+            "carry_after is 9, at most the window of 2",
         ),
         ("target: {model: gone}", "target.model: no folder gone"),
         ("target: {model: org/name}", "a model of the hub is written org/name@revision"),
@@ -214,9 +214,9 @@ def router_of(folder: Path, text: str) -> RouterConfig:
 
 
 def test_the_router_gets_the_rule_that_the_preset_and_the_fields_make(folder: Path) -> None:
-    speculation = "{preset: flyserve, window: 4, tail: reject}"
+    speculation = "{preset: flyserve, window: 4, tail: carry}"
     rule = router_of(folder, f"target: {{model: big}}\nspeculation: {speculation}").speculation.rule
-    assert rule == replace(PRESETS["flyserve"], window=4, min_following=4, tail=TailPolicy.REJECT)
+    assert rule == replace(PRESETS["flyserve"], window=4, min_following=4, tail=TailPolicy.CARRY)
 
 
 def test_every_process_has_its_own_name_and_that_of_its_deployment(folder: Path) -> None:

@@ -72,9 +72,9 @@ def test_the_page_is_told_the_presets_and_the_deployments_own_rule(demo: ModelFi
     settings = routes.page_settings(config, demo)
     assert set(settings["presets"]) == set(PRESETS)
     assert settings["presets"]["flyserve"] == {
-        "window": 6,
+        "window": 2,
         "threshold": 0.3,
-        "tail": "carry",
+        "tail": "reject",
         "entropy": "top_k",
     }
     assert settings["presets"]["paper"]["entropy"] == "normalized"

@@ -162,11 +162,12 @@ ADVICE: list[tuple[dict[str, Any], str]] = [
         "a window of 5 does not fit into drafts of 6 tokens",
     ),
     (
-        {"preset": "flyserve", "tail": TailPolicy.REJECT, "draft_length": up_to(6)},
+        {"preset": "flyserve", "window": 6, "draft_length": up_to(6)},
         "no mismatch can be",
     ),
     ({"preset": "flyserve", "draft_length": up_to(2)}, "no mismatch can be"),
-    ({"preset": "flyserve", "carry_after": 6}, "no window is carried"),
+    ({"preset": "flyserve", "tail": TailPolicy.CARRY}, "no window is carried: 2 matches already fill"),
+    ({"preset": "flyserve", "carry_after": 1}, "speculation.carry_after has no effect with tail reject"),
     ({"preset": "vllm", "draft_length": up_to(1)}, "no mismatch can be"),
     ({"preset": "vllm", "carry_after": 1}, "speculation.carry_after has no effect with tail reject"),
     ({"mode": Mode.EXACT, "reproducible_drafts": True}, "speculation.reproducible_drafts has no effect"),
@@ -188,7 +189,7 @@ def test_what_has_no_effect_is_warned_of(asked: dict[str, Any], part: str) -> No
         {"draft_length": up_to(0)},
         {"preset": "official", "draft_length": up_to(7)},
         {"preset": "flyserve", "draft_length": up_to(3)},
-        {"preset": "flyserve", "draft_length": up_to(1), "carry_after": 0},
+        {"tail": TailPolicy.CARRY, "window": 6, "draft_length": up_to(1), "carry_after": 0},
         {"preset": "vllm", "draft_length": up_to(2)},
     ],
 )
@@ -251,7 +252,7 @@ def test_exact_ends_drafts_at_stops_and_plain_drafts_nothing() -> None:
         ({"targets": ["a:1"], "max_queue": 3}, "did you mean 'max_queued'"),
         (
             {"targets": ["a:1"], "speculation": {"carry_after": 7}},
-            "carry_after is 7, at most the window of 6",
+            "carry_after is 7, at most the window of 2",
         ),
         ({"targets": ["a:1"], "speculation": {"threshold": float("nan")}}, "threshold"),
     ],
