@@ -13,7 +13,7 @@
 {{- end -}}
 
 {{- define "flyserve.windows" -}}
-{"flyserve": 6, "official": 5, "paper": 6, "vllm": 6}
+{"flyserve": 2, "official": 5, "paper": 6, "vllm": 6}
 {{- end -}}
 
 {{- define "flyserve.metricsOffsets" -}}
