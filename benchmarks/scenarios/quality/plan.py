@@ -12,16 +12,16 @@ from flyserve.core.types import Mode, TailPolicy
 
 DRAFT_LENGTH = 15
 BASELINE = "plain"
-CARRY = speculation(Mode.FLY, DRAFT_LENGTH, preset="flyserve")
+FLYSERVE = speculation(Mode.FLY, DRAFT_LENGTH, preset="flyserve")
+VLLM = replace(FLYSERVE, preset="vllm")
 RULES = {
     BASELINE: PLAIN,
     "exact": speculation(Mode.EXACT, DRAFT_LENGTH),
-    "official": replace(CARRY, preset="official"),
-    "vllm": replace(CARRY, preset="vllm"),
-    "paper": replace(CARRY, preset="paper"),
-    "flyserve, carry": CARRY,
-    "flyserve, reject": replace(CARRY, tail=TailPolicy.REJECT),
-    "flyserve, gap at most 0.45": replace(CARRY, max_logprob_gap=0.45),
+    "official": replace(FLYSERVE, preset="official"),
+    "vllm": VLLM,
+    "paper": replace(FLYSERVE, preset="paper"),
+    "flyserve": FLYSERVE,
+    "entropy, carry": replace(VLLM, tail=TailPolicy.CARRY, guard_stops=True, strict_prefix_tokens=2),
 }
 """Ways of decoding by name, in the order of the tables."""
 TITLES = {"main": "The rules side by side", "hard": "Problems harder than trained on"}

@@ -91,13 +91,13 @@ def test_the_report_has_every_rule_and_shows_families_apart(tmp_path: Path) -> N
     found = measure_rules(AnsweringClient(tasks), tasks, 4, lambda: None)  # type: ignore[arg-type]
     traces = [number for number, task in enumerate(tasks) if task.family == "trace"]
     for number in traces:
-        found["flyserve, carry"][number] = Run(number, 0, 1.0, Statistics(emitted=10), is_solved=False)
+        found["flyserve"][number] = Run(number, 0, 1.0, Statistics(emitted=10), is_solved=False)
     report = make_report(this_machine(), plan, DEPLOYMENT, {"main": found})
     text = report.write(tmp_path / "docs", tmp_path / "docs").read_text(encoding="utf-8")
-    assert text.startswith("Measured at commit ") and "| flyserve, reject | 50.0% | 50.00" in text
+    assert text.startswith("Measured at commit ") and "| entropy, carry | 50.0% | 50.00" in text
     assert "| setting | word_problem | lookup | trace |" in text
     assert "| plain | 100.0% | 100.0% | 100.0% |" in text
-    assert "| flyserve, carry | 50.0% (50% of plain) | 50.0% (50% of plain) | 0.0% (0% of plain) |" in text
+    assert "| flyserve | 50.0% (50% of plain) | 50.0% (50% of plain) | 0.0% (0% of plain) |" in text
     assert "`models/big`" in text and "someone" not in text and "(quality-main.svg)" in text
     assert "someone" not in (tmp_path / "docs/quality.json").read_text()
     rows = json.loads((tmp_path / "docs/quality.json").read_text())["groups"]["main"]
