@@ -88,10 +88,12 @@ def test_pending_replicas_add_the_pods_that_they_need(tmp_path: Path, cluster: A
 
 
 def test_a_pending_sharded_replica_adds_one_pod_for_all_its_shards(tmp_path: Path, cluster: Any) -> None:
-    builtin = {"engine": "builtin", "engine_args": None, "kv_tokens": 1024}
-    target = {"replicas": 2, "autoscaling": {"min": 1, "max": 2}, **builtin}
-    values = {"target": target, "drafter": {"replicas": 1}}
-    manifests = rendered(tmp_path, values, BY_NAME["llama-70b-8b"])
+    values = yaml.safe_load(BY_NAME["llama-70b-8b"].read_text())
+    del values["target"]["engine_args"]
+    builtin = {"engine": "builtin", "kv_tokens": 1024}
+    values["target"] |= {"replicas": 2, "autoscaling": {"min": 1, "max": 2}, **builtin}
+    values["drafter"]["replicas"] = 1
+    manifests = rendered(tmp_path, values)
     running = Running("main", SHARED)
     running.apply(**deployment(manifests, tmp_path))
     all_wait(running, 4)

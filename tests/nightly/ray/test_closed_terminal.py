@@ -4,8 +4,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,7 @@ main()
 
 @dataclass
 class Terminal:
-    """A terminal on which `flyserve serve` runs, with a model whose configuration nobody writes."""
+    """A terminal on which `flyserve serve` runs, with a model whose configuration the replicas wait for."""
 
     file: int
     process: "subprocess.Popen[bytes]"
@@ -36,14 +36,26 @@ class Terminal:
         os.close(self.file)
         return self.process.wait(_HANG_S)
 
-    def wait_for(self, title: str) -> psutil.Process:
+    def wait_for(self, title: str, on_wait: Callable[[], object] = lambda: None) -> psutil.Process:
         """Return the descendant whose title contains this, as soon as it runs."""
         while self.process.poll() is None:
             for child in psutil.Process(self.process.pid).children(recursive=True):
                 if title in _title(child):
                     return child
+            on_wait()
             time.sleep(0.1)
         raise AssertionError(f"it ended before {title} ran")
+
+    def wait_for_ray(self) -> psutil.Process:
+        """Return Ray's raylet, as soon as it runs; the command reads the configuration before."""
+        return self.wait_for("/raylet/raylet", self._write_configuration)
+
+    def _write_configuration(self) -> None:
+        """Write it for one reader, if there is one."""
+        with suppress(OSError):
+            pipe = os.open(self.model / "config.json", os.O_WRONLY | os.O_NONBLOCK)
+            os.write(pipe, (TARGET_MODEL / "config.json").read_bytes())
+            os.close(pipe)
 
     def wait_for_reader(self) -> int:
         """Return the open configuration, as soon as a replica reads it."""
@@ -102,7 +114,7 @@ def _terminal(model: Path) -> Iterator[Terminal]:
 
 def test_nothing_is_left_when_it_closes_while_ray_starts(tmp_path: Path) -> None:
     with _terminal(tmp_path) as terminal:
-        raylet = terminal.wait_for("/raylet/raylet")
+        raylet = terminal.wait_for_ray()
         # Ray's processes hear the closing only through this one, which lets running responses finish.
         blocked = Path(f"/proc/{raylet.pid}/status").read_text().partition("SigBlk:")[2].split()[0]
         assert int(blocked, 16) & 1
@@ -111,6 +123,7 @@ def test_nothing_is_left_when_it_closes_while_ray_starts(tmp_path: Path) -> None
 
 def test_nothing_is_left_when_it_closes_while_a_model_loads_and_actors_end_by_sigterm(tmp_path: Path) -> None:
     with _terminal(tmp_path) as terminal:
+        terminal.wait_for_ray()
         reader = terminal.wait_for_reader()
         for title in ("TargetActor", "Controller"):
             actor = terminal.wait_for(title)
