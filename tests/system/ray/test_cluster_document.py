@@ -103,7 +103,7 @@ def test_the_block_starts_a_cluster_that_answers() -> None:
         # In another terminal, without any of the block's variables.
         address = lines[-1].split()[1]
         assert flyserve(environment, "generate", PROMPT, "--address", address, "--max-new-tokens", "8")
-        tiers = "target 2/2, drafter 1/1, sub_drafter 1/1 on suffix"
+        tiers = "target 2/2, drafter 1/1, sub_drafter 1/1"
         assert tiers in flyserve(environment, "status").splitlines()
         assert flyserve(environment, "down", "--grace-s", "0") == "default has ended\n"
         os.killpg(shell.pid, signal.SIGINT)
