@@ -95,7 +95,7 @@ class _Build(NamedTuple):
         if make_linear is not None and not is_int8 and self.model.dtype is torch.bfloat16:
             pack_model(self.model, make_linear, make_linear.make_copy)
         if not self.kv_cache.padding.is_none:
-            pad_experts(self.model)
+            pad_experts(self.model, self.kv_cache.padding.rows)
         check_forward(forward, reference, name)
         if is_int8:
             make_int8 = Int8Maker(make_linear or PlainLinear)

@@ -1,5 +1,6 @@
 """Experts of a mixture whose rows have the same bits in any batch."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -8,19 +9,17 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.integrations.moe import ExpertsInterface
 
-IMPLEMENTATION = "flyserve_padded"
-LEAST_ROWS = 4
-"""Multiple to which the rows of an expert are padded, so that one and many are multiplied by one kernel."""
 
-
-def pad_experts(model: PreTrainedModel) -> None:
-    """Let the experts of a model, if it has any, compute with `padded_experts`."""
+def pad_experts(model: PreTrainedModel, rows: int) -> None:
+    """Let each expert of a model, if it has any, compute a multiple of `rows`: one kernel multiplies them."""
     if model._can_set_experts_implementation():
-        ExpertsInterface.register(IMPLEMENTATION, padded_experts)
-        model.config.get_text_config()._experts_implementation = IMPLEMENTATION
+        ExpertsInterface.register(name := f"flyserve_padded_{rows}", partial(padded_experts, multiple=rows))
+        model.config.get_text_config()._experts_implementation = name
 
 
-def padded_experts(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+def padded_experts(
+    module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor, *, multiple: int
+) -> Tensor:
     """Compute each expert over its rows; an experts function of transformers' interface.
 
     Args:
@@ -28,6 +27,7 @@ def padded_experts(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_
         hidden_states: (rows, width).
         top_k_index: Experts of each row, (rows, k); the number of experts stands for those of other ranks.
         top_k_weights: Their weights, (rows, k).
+        multiple: Multiple to which the rows of an expert are padded.
 
     Returns:
         (rows, width).
@@ -36,7 +36,7 @@ def padded_experts(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_
     for expert in torch.unique(top_k_index).tolist():
         if expert < module.num_experts:
             rows, places = (top_k_index == expert).nonzero(as_tuple=True)
-            padded = F.pad(hidden_states[rows], (0, 0, 0, -len(rows) % LEAST_ROWS))
+            padded = F.pad(hidden_states[rows], (0, 0, 0, -len(rows) % multiple))
             own = _expert(module, expert, padded)[: len(rows)]
             found[rows, places] = (own * top_k_weights[rows, places, None]).to(found.dtype)
     return found.sum(1)

@@ -6,15 +6,16 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from services.engine.base import KvSlot
-from services.engine.forward.experts import LEAST_ROWS
+from services.engine.forward.experts import pad_experts
 from services.engine.forward.forward_batch import NO_CAP, Cap, ForwardBatch
 from services.engine.forward.linears import PlainLinear
 from services.engine.forward.padding import KEY_BLOCK, NO_PADDING, Padding
-from services.engine.forward.proven import BoundedLinear, is_row_invariant
+from services.engine.forward.proven import BoundedLinear, cancelling, is_row_invariant
 from services.engine.forward.self_check import (
     Chunk,
     Forward,
@@ -98,25 +99,44 @@ class RowInvariance(NamedTuple):
     is_ragged: bool
 
     def check(self) -> RowCheck:
-        """Choose the padding of attention, and compare sequences computed in several ways, bit for bit."""
-        attended = self._choose_padding()
-        logits = [*map(self._logits, _WAYS), self._beside_many()]
-        kernels = hash_of_bits([*logits, *attended])
-        if not attended:
-            return RowCheck("attention", kernels)
-        return RowCheck(self._linear_fault() or ("" if _are_equal(logits) else self._differing()), kernels)
-
-    def _choose_padding(self) -> Sequence[Tensor]:
-        """Take the first padding with which attention is row-invariant, and return its result, if any."""
-        kv_cache = self.forward.kv_cache
-        caps = self._caps()
+        """Take the first padding with which sequences computed in several ways are equal, bit for bit."""
+        fault = "attention"
         for padding in self.paddings:
-            kv_cache.padding = padding
-            attended = [self.attended(cap) for cap in caps]
-            if all(map(_are_equal, attended)):
-                return [each[0] for each in attended]
-        kv_cache.padding = NO_PADDING
-        return ()
+            self._pad(padding)
+            fault, computed = self._compare()
+            if not fault:
+                return RowCheck(fault, hash_of_bits(computed))
+        self._pad(NO_PADDING)
+        return RowCheck(fault, hash_of_bits(self._all_logits()))
+
+    def _pad(self, padding: Padding) -> None:
+        if padding != self.forward.kv_cache.padding:
+            self.forward.kv_cache.padding = padding
+            pad_experts(self.loaded.model, padding.rows)
+
+    def _compare(self) -> tuple[str, list[Tensor]]:
+        """Return the first operator in which a row depends on its batch, and what was computed.
+
+        All ranks of a sharded model return alike, so that they compute the same forwards.
+        """
+        attended = [self.attended(cap) for cap in self._caps()]
+        own = self._linear_fault() if all(map(_are_equal, attended)) else "attention"
+        if fault := self._of_all_ranks(own):
+            return fault, []
+        logits = self._all_logits()
+        fault = "" if _are_equal(logits) else self._differing()
+        return fault, [*logits, *(first for first, *_ in attended)]
+
+    def _of_all_ranks(self, own: str) -> str:
+        """Return the first fault of any rank."""
+        if self.loaded.shards == 1:
+            return own
+        faults = [""] * self.loaded.shards
+        dist.all_gather_object(faults, own)
+        return next(filter(None, faults), "")
+
+    def _all_logits(self) -> list[Tensor]:
+        return [*map(self._logits, _WAYS), self._beside_many()]
 
     @torch.inference_mode()
     def _caps(self) -> list[Cap]:
@@ -156,15 +176,12 @@ class RowInvariance(NamedTuple):
             return self.forward(batch)
 
     def _linear_fault(self) -> str:
-        """Return the first of the model's own linears that is not row-invariant from the padded rows on."""
-        tested = set[tuple[int, ...]]()
-        least = 1 if self.forward.kv_cache.padding.is_none else LEAST_ROWS
+        """Return the first of the model's linears, or activations, in which a row depends on its batch."""
+        tested, rows = set[tuple[int, ...]](), self.forward.kv_cache.padding.rows
         for name, weight in _weights(self.loaded.model) if self.is_ragged else ():
-            if (key := (*weight.shape, *weight.stride())) not in tested:
-                tested.add(key)
-                linear = BoundedLinear(PlainLinear(weight), least)
-                if not is_row_invariant(linear, weight, weight.dtype):
-                    return name
+            if (key := (*weight.shape, *weight.stride())) not in tested and not _is_proven(weight, rows):
+                return name
+            tested.add(key)
         return self._activation_fault() if self.is_ragged else ""
 
     def _activation_fault(self) -> str:
@@ -227,6 +244,14 @@ def _parts(length: int) -> Iterator[list[int]]:
     yield sorted({length, *(end for edge in _EDGES for end in (edge, edge + 1) if end < length)})
     for size in (16, 17, 64, 200):
         yield [*range(size // 2, length, size), length]
+
+
+def _is_proven(weight: Tensor, least: int) -> bool:
+    """Check a plain linear of this shape and layout, of `least` rows or more."""
+    sample, rows = cancelling(weight)
+    if not weight.is_contiguous():
+        sample = sample.T.contiguous().T
+    return is_row_invariant(BoundedLinear(PlainLinear(sample), least), sample, weight.dtype, rows)
 
 
 def _weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

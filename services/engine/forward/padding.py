@@ -14,8 +14,12 @@ KEY_BLOCK = 512
 """Keys that torch's attention on a CPU takes at a time; each block of a sequence begins at a multiple."""
 _GRAIN = 16
 """Keys of the widest vector: fewer at the end of a sum are added in another way."""
-_ROWS = (4, 16)
-"""Multiples of query rows to try: libraries multiply fewer rows by another kernel."""
+_ROWS = (4, 16, 64)
+"""Multiples of rows to try: libraries multiply fewer rows by another kernel.
+
+torch takes another library for bfloat16 unless rows x outputs x inputs exceed 4,096, so that a linear of a
+tiny model needs many rows.
+"""
 
 
 class Padding(NamedTuple):

@@ -150,12 +150,8 @@ class TiledMaker:
 
 
 def _least_rows(kind: LinearKind, weight: Tensor, rows_dtype: torch.dtype) -> int | None:
-    """Return the smallest number of rows from which on a row's bits are equal; None if there is none.
-
-    The outputs of a large weight are alike, so a smaller number of them is tested.
-    """
-    outputs = min(len(weight), 1 + WORKING_SET_BYTES // weight[0].nbytes)
-    sample, rows = _cancelling(outputs, weight)
+    """Return the smallest number of rows from which on a row's bits are equal; None if there is none."""
+    sample, rows = cancelling(weight)
     try:
         linear = kind(sample, rows_dtype)
         proven = (
@@ -169,11 +165,13 @@ def _least_rows(kind: LinearKind, weight: Tensor, rows_dtype: torch.dtype) -> in
         return None
 
 
-def _cancelling(outputs: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a weight, (outputs, in), and rows whose terms cancel each other.
+def cancelling(like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a weight shaped as another, (out, in), and rows whose terms cancel each other.
 
-    So a result is what rounding has left, and shows the order of its sum, also in bfloat16.
+    So a result is what rounding has left, and shows the order of its sum, also in bfloat16. The outputs of a
+    large weight are alike, so it has fewer of them.
     """
+    outputs = min(len(like), 1 + WORKING_SET_BYTES // like[0].nbytes)
     width, generator = like.shape[1], torch.Generator().manual_seed(0)
     both = torch.randn(outputs + _MOST_ROWS, width // 2, generator=generator).to(like.dtype)
     again = both[:, torch.randperm(width // 2, generator=generator)]

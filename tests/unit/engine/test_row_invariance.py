@@ -24,6 +24,7 @@ from services.engine.forward.torch_runner import TorchRunner, load_runner
 from services.target.config import TargetConfig
 from tests.support.long_contexts import PLACES, LongContext, Rows
 from tests.support.processes import TARGET_MODEL
+from tests.support.tiny_models import make_tiny
 
 TOKENS = 80
 LONG: dict[str, dict[str, Any]] = {
@@ -239,6 +240,22 @@ def test_a_linear_on_a_gpu_computes_as_many_rows_at_a_time_as_give_equal_bits(
         assert len(linear(torch.ones(number, 96))) == number
     least, most = bounds or (1, 600)
     assert counts == {least, most, max(least, 600 % most or least)}
+
+
+@pytest.mark.parametrize(("least", "is_invariant"), [(4, True), (16, True), (64, True), (65, False)])
+def test_as_many_rows_are_padded_as_the_linears_of_a_model_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int, is_invariant: bool
+) -> None:
+    multiply = torch.nn.functional.linear
+
+    def uneven(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        found = multiply(rows, weight, bias)
+        return found if rows.shape[-2] >= least else found * (1 + 1e-5)
+
+    make_tiny("gemma2").save_pretrained(tmp_path)
+    monkeypatch.setattr(torch.nn.functional, "linear", uneven)
+    config = ModelConfig(model=tmp_path, role=Role.TARGET, dtype=Dtype.FLOAT32, kv_tokens=512)
+    assert load_runner(config).info.row_invariant is is_invariant
 
 
 @pytest.mark.parametrize(
