@@ -76,6 +76,7 @@ WAYS: Mapping[str, Way] = {
     "llama.cpp f16": Way(Kind.PLAIN),
     **{f"llama.cpp f16, {ngram}": Way(Kind.SAME) for ngram in NGRAMS},
     **{f"FlyServe {mode}": Way(kind, is_ours=True) for mode, kind in _OUR_KINDS.items()},
+    **{f"FlyServe on vLLM {mode}": Way(kind, is_ours=True) for mode, kind in _OUR_KINDS.items()},
     "llama.cpp Q8": Way(Kind.PLAIN, 8),
     **{f"llama.cpp Q8, {ngram}": Way(Kind.SAME, 8) for ngram in NGRAMS},
     **{f"FlyServe Q8 {mode}": Way(kind, 8, is_ours=True) for mode, kind in _OUR_KINDS.items()},

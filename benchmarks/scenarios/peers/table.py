@@ -89,11 +89,14 @@ def duel(runs: Runs, bits: int, asked: Kind) -> Duel | None:
 
 
 def make_goals(parts: Parts) -> Iterator[Goal]:
-    """Yield the goals of the real model: plain decoding beside llama.cpp, and the gain of drafts."""
+    """Yield the goals of the real model: plain decoding beside llama.cpp and vLLM, and the gain of drafts."""
     real = {part: tables for part, tables in parts.items() if PARTS[part][0] == REAL}
     for part, tables in real.items():
         runs, name = whole(tables), f"{PARTS[part][1]} thread(s)"
         yield _goal(f"token by token, {name}", runs["FlyServe plain"], runs["llama.cpp f16"], 1.0)
+        if "vLLM generate" in runs:
+            ours = runs["FlyServe on vLLM plain"]
+            yield _goal(f"token by token on vLLM, {name}", ours, runs["vLLM generate"], 1.0)
     for place, runs in places(real).items():
         yield _goal(f"drafts, {place}", runs["FlyServe exact"], runs["FlyServe plain"], BEST_PUBLISHED)
 

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from benchmarks.harness import by_interpreter
 from benchmarks.harness.command import Context
 from benchmarks.harness.program import named_python
 from benchmarks.harness.runs import Run, Send, checksum, sender
-from benchmarks.harness.system import LOOKUP_DRAFTER, model_flags, running_fleets
+from benchmarks.harness.system import LOOKUP_DRAFTER, Flags, model_flags, running_fleets
 from benchmarks.harness.worker import Worker, worker
 from benchmarks.scenarios.peers.llama_cpp import llama_cpp
 from benchmarks.scenarios.peers.plan import BASELINE, DEMO, MODES, NGRAMS, WAYS, Decode, Pair, Plan
@@ -33,6 +34,8 @@ def running_ways(pair: Pair, plan: Plan, context: Context) -> Iterator[dict[str,
         sends |= _flyserve(stack, pair, pair.target, "FlyServe", plan)
         if pair.name != DEMO:
             sends |= _flyserve(stack, pair, gguf_file(SMOLLM2, kind=GGUF_KINDS[1]), "FlyServe Q8", plan)
+            if python := named_python(VARIABLE):
+                sends |= _flyserve(stack, pair, pair.target, "FlyServe on vLLM", plan, python)
         yield {name: sends[name] for name in WAYS if name in sends}
 
 
@@ -97,13 +100,21 @@ def _vllm(stack: ExitStack, pair: Pair, plan: Plan, context: Context) -> dict[st
     }
 
 
-def _flyserve(stack: ExitStack, pair: Pair, target: Path, name: str, plan: Plan) -> dict[str, Send]:
+def _flyserve(
+    stack: ExitStack, pair: Pair, target: Path, name: str, plan: Plan, vllm_python: str = ""
+) -> dict[str, Send]:
     """Start router, target and drafter: a model if there is one, else the engine `suffix`."""
     size = {"max_sequences": 4, "kv_tokens": 4096, "threads": pair.threads}
     flags = {each: model_flags(each, plan.dtype.value, **size) for each in (target, pair.drafter) if each}
     drafter = ("services.drafter", *flags[pair.drafter]) if pair.drafter else LOOKUP_DRAFTER
-    fleets = running_fleets(
-        ("services.target", *flags[target]), {name: [drafter]}, config={name: {"model": str(pair.target)}}
-    )
+    command = _on_vllm(vllm_python, pair, plan) if vllm_python else ("services.target", *flags[target])
+    fleets = running_fleets(command, {name: [drafter]}, config={name: {"model": str(pair.target)}})
     client = stack.enter_context(fleets)[name]
     return {f"{name} {mode}": sender(client, way, plan.max_new_tokens) for mode, way in MODES.items()}
+
+
+def _on_vllm(python: str, pair: Pair, plan: Plan) -> Flags:
+    """Return the command of a target by an interpreter that has vLLM."""
+    model = ("--engine", "vllm", "--model", str(pair.target), "--dtype", plan.dtype.value)
+    size = ("--threads", str(pair.threads), "--max-sequences", "4")
+    return (by_interpreter.__name__, python, "services.target", *model, *size)

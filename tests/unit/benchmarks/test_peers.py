@@ -92,11 +92,18 @@ def test_the_goals_are_of_the_real_model(tmp_path: Path) -> None:
         "drafts, edits, 2 threads",
     ]
     assert [goal.verdict for goal in goals.values()] == ["missed", "met", "missed"]
+    on_vllm = {"vLLM_generate": 2.0, "FlyServe_on_vLLM_plain": 1.0}
+    (goal,) = (goal for goal in make_goals({"smollm2-1": {"edits": runs(**on_vllm)}}) if "vLLM" in goal.name)
+    assert (goal.name, goal.verdict) == ("token by token on vLLM, 1 thread(s)", "met")
 
 
 def test_every_way_of_flyserve_has_its_kind() -> None:
     ours = {name: way.kind for name, way in WAYS.items() if way.is_ours and way.bits == 16}
-    assert ours == {f"FlyServe {mode}": kind for mode, kind in zip(MODES, Kind, strict=True)}
+    assert ours == {
+        f"{name} {mode}": kind
+        for name in ("FlyServe", "FlyServe on vLLM")
+        for mode, kind in zip(MODES, Kind, strict=True)
+    }
     assert WAYS[BASELINE] == WAYS["vLLM generate"] and not any(way.is_ours for way in (WAYS[BASELINE],))
 
 
