@@ -13,6 +13,7 @@ from flyserve.cli.options import SingleProcess, StartupTimeout, Verbose
 from flyserve.cli.terminal import messages, output, reported_errors
 from flyserve.cli.up import serve as serve_deployment
 from flyserve.core.errors import ConfigError
+from flyserve.core.messages import Role
 from flyserve.core.types import Mode
 
 EXAMPLES = """Examples:
@@ -149,8 +150,8 @@ def serve(
         if print_config:
             return output().print(text, markup=False)
         messages().print(text, markup=False)
-        source = f"flyserve serve {target}"
-        serve_deployment(deployment, machine, startup_timeout_s, verbose, source, single_process)
+        source, names = f"flyserve serve {target}", {Role.TARGET: target, Role.DRAFTER: line.draft}
+        serve_deployment(deployment, machine, startup_timeout_s, verbose, source, single_process, names)
 
 
 def _check_host(host: str, has_keys: bool, allows_anyone: bool) -> None:

@@ -1,6 +1,6 @@
 """`flyserve up`: run a whole deployment on this machine until Ctrl-C."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from flyserve.cli.terminal import ended_at_once, messages, output, reported_erro
 from flyserve.server import demo_file
 
 if TYPE_CHECKING:
+    from flyserve.core.messages import Role
     from orchestration.deployment.file import Deployment
     from orchestration.local.runner import LocalDeployment
     from services.common.machine.machine import Machine
@@ -56,6 +57,7 @@ def serve(
     verbose: bool,
     source: str,
     single_process: bool,
+    names: "Mapping[Role, str | None] | None" = None,
 ) -> None:
     """Serve a deployment on this machine until Ctrl-C; the last line of stdout is `ready ADDRESS`.
 
@@ -66,11 +68,12 @@ def serve(
         verbose: Print what the services log.
         source: Origin of the deployment, for its status.
         single_process: Serve from this process, without Ray.
+        names: Names of the hub, as people write them, that the models were resolved from.
     """
     from orchestration.local.ports import require_free_ports
 
     require_free_ports(deployment.router)  # before a download, which can take long
-    _fetch_models(deployment)
+    _fetch_models(deployment, names or {})
     print_notes(deployment, machine)
     if single_process:
         return _serve_single_process(deployment, verbose)
@@ -168,17 +171,17 @@ def _loaded(path: Path, grpc_port: int | None, http_port: int | None) -> "tuple[
     return with_router_ports(deployment, grpc_port, http_port), machine
 
 
-def _fetch_models(deployment: "Deployment") -> None:
+def _fetch_models(deployment: "Deployment", names: "Mapping[Role, str | None]") -> None:
     """Download the models of the hub that this machine does not have; show the bytes and the time left."""
     from orchestration.deployment.tiers import ModelTier
     from services.common.hub import fetch
     from services.common.model_source import is_hub_id
 
-    for tier in deployment.tiers.values():
+    for role, tier in deployment.tiers.items():
         if isinstance(tier, ModelTier) and is_hub_id(tier.model):
             # NOTE: the client's threads would finish their files first; a later call goes on with them.
             with ended_at_once(), download_display(messages(), str(tier.model)) as report:
-                fetch(tier.model, report)
+                fetch(tier.model, report, names.get(role) or "")
 
 
 @contextmanager

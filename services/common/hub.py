@@ -1,17 +1,19 @@
 """Models of the hub by the names that people write: a commit for each, and downloads with progress."""
 
 import io
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flyserve.core.errors import ModelError
+from flyserve.core.errors import ModelError, describe
 from services.common.fetching.manifest import is_wanted
 from services.common.fetching.sources import HubSource
 from services.common.gguf.choice import choose_file
 from services.common.gguf.header import SUFFIX, part_names
+from services.common.hub_copies import commits_of, is_commit, keep_commit, listed_files
 from services.common.model_source import (
     FILE_REVISION,
     MODEL_FILES,
@@ -27,8 +29,9 @@ _NAMES = (
     re.compile(rf"{REPOSITORY}(?<!\.gguf)(@(?P<revision>{FILE_REVISION}))?/(?P<file>.+\.gguf)"),
     re.compile(rf"{REPOSITORY}(?<!\.gguf)(@(?P<revision>[\w./-]+))?(:(?P<file>[\w.-]+))?"),
 )
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 _DEFAULT_REVISION = "main"
+
+logger = logging.getLogger(__name__)
 
 Report = Callable[[int, int], None]
 """Called while files arrive: bytes that have arrived, bytes of all."""
@@ -50,16 +53,19 @@ class HubModel:
 
 
 class _Wanted(NamedTuple):
-    """A name as it is written: `file` is a path, a quantization, or empty."""
+    """A name as it is written; `source` is it without the file, which is a path, a quantization, or empty."""
 
+    source: str
     repository: str
-    revision: str | None
+    revision: str
     file: str
 
-    @property
-    def source(self) -> str:
-        """The name without the file."""
-        return f"{self.repository}@{self.revision}" if self.revision else self.repository
+    @classmethod
+    def parsed(cls, name: str) -> "_Wanted":
+        found = next(filter(None, (pattern.fullmatch(name) for pattern in _NAMES)))
+        repository, revision = found["repository"], found["revision"]
+        source = f"{repository}@{revision}" if revision else repository
+        return cls(source, repository, revision or _DEFAULT_REVISION, found["file"] or "")
 
 
 def is_hub_name(name: str) -> bool:
@@ -73,40 +79,50 @@ def is_hub_name(name: str) -> bool:
 def resolve(name: str) -> HubModel:
     """Return the commit that a name stands for, and the file of a GGUF model; fetch the configuration alone.
 
-    Without a network, a copy on this machine answers.
+    The hub decides. If it cannot be asked, or refuses, the newest complete copy on this machine that was
+    fetched by this revision is used.
 
     Raises:
         ModelError: The hub has no such model or revision, it is gated, or it cannot be reached; or no GGUF
             file fits the name, or several do.
     """
-    found = next(filter(None, (pattern.fullmatch(name) for pattern in _NAMES)))
-    wanted = _Wanted(found["repository"], found["revision"], found["file"] or "")
-    revision = wanted.revision or _DEFAULT_REVISION
-    if _COMMIT.fullmatch(revision) and (kept := _kept(wanted, revision)) is not None:
+    from huggingface_hub.constants import is_offline_mode
+
+    wanted = _Wanted.parsed(name)
+    if is_commit(wanted.revision) and (kept := _kept(wanted)) is not None:
         return kept
-    source = HubSource(wanted.repository, revision, _is_servable)
+    source = HubSource(wanted.repository, wanted.revision, _is_servable)
     try:
         sizes = {file.name: file.size for file in source.files()}
-        with hub_errors(f"{wanted.repository}@{revision}"):
+        with hub_errors(f"{wanted.repository}@{wanted.revision}"):
             folder = None if _is_gguf(wanted, sizes) else _config_folder(wanted.repository, source.commit)
-    except ModelError:
-        if (kept := _kept(wanted, revision)) is not None:
-            return kept
-        raise
+    except ModelError as error:
+        if (kept := _kept(wanted)) is None:
+            raise
+        if not is_offline_mode():
+            reason = describe(error.__context__ or error)
+            logger.warning("the model hub did not answer, or refused, so a copy here is served: %s", reason)
+        return kept
     if folder is None:
         return _gguf_model(wanted, source.commit, sizes)
     return HubModel(f"{wanted.repository}@{source.commit}", sum(_weights(sizes)), folder)
 
 
-def fetch(model: Path, report: Report) -> Path:
+def fetch(model: Path, report: Report, name: str = "") -> Path:
     """Return the folder of a model; a model of the hub is downloaded unless this machine has it.
+
+    `name` is the name that `resolve` resolved to `model`; it then stands for this copy without a network.
 
     Raises:
         ModelError: As `resolve`, or the download fails.
     """
     if not is_hub_id(model):
         return model
-    return model_folder(model, progress=_progress(report))
+    folder = model_folder(model, progress=_progress(report))
+    if name and not is_commit((wanted := _Wanted.parsed(name)).revision):
+        commit = str(model).partition("@")[2].partition("/")[0]
+        keep_commit(wanted.repository, wanted.revision, commit)
+    return folder
 
 
 def _is_servable(name: str) -> bool:
@@ -130,23 +146,30 @@ def _gguf_model(wanted: _Wanted, commit: str, sizes: Mapping[str, int]) -> HubMo
     return HubModel(f"{wanted.repository}@{commit}/{file}", size, None)
 
 
-def _kept(wanted: _Wanted, revision: str) -> HubModel | None:
-    """Return a complete copy on this machine; None if there is none."""
+def _kept(wanted: _Wanted) -> HubModel | None:
+    """Return the newest complete copy on this machine; None if there is none."""
+    revision = wanted.revision
+    commits = [revision] if is_commit(revision) else commits_of(wanted.repository, revision)
+    return next(filter(None, (_copy(wanted, commit) for commit in commits)), None)
+
+
+def _copy(wanted: _Wanted, commit: str) -> HubModel | None:
+    """Return the copy of a commit; None if it is not complete."""
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     repository = wanted.repository
     try:
-        folder = snapshot(repository, revision, (), local_files_only=True)
+        folder = snapshot(repository, commit, (), local_files_only=True)
         files = (file for file in folder.rglob("*") if file.is_file())
         sizes = {file.relative_to(folder).as_posix(): file.stat().st_size for file in files}
-        if _is_gguf(wanted, sizes):
-            return _gguf_model(wanted, folder.name, sizes)
-        snapshot(repository, revision, MODEL_FILES, local_files_only=True)  # which fails if one is missing
+        if _is_gguf(wanted, listed_files(repository, commit) or sizes):
+            return _gguf_model(wanted, commit, sizes)
+        snapshot(repository, commit, MODEL_FILES, local_files_only=True)  # which fails if one is missing
     except (LocalEntryNotFoundError, OSError, ValueError, ModelError):
         return None
     weights = _weights(sizes)
     is_usable = bool(weights) and "config.json" in sizes
-    return HubModel(f"{repository}@{folder.name}", sum(weights), folder) if is_usable else None
+    return HubModel(f"{repository}@{commit}", sum(weights), folder) if is_usable else None
 
 
 def _config_folder(repository: str, commit: str) -> Path:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
@@ -23,6 +23,10 @@ class FakeHub:
         files: Content by name.
         sent: What it sends instead of a file's content: a fault of the line or of a disk.
         fetched: Names of the files that were downloaded, in order.
+        lost: Names of files that are listed, and that cannot be downloaded.
+        commit: The commit that all revisions are.
+        refuses: Status of every answer if it is not 0.
+        silence: If set, an answer waits for this event, at most a minute.
         stalls: If set, the content of weights is sent once this event is.
     """
 
@@ -30,10 +34,18 @@ class FakeHub:
     sent: dict[str, bytes] = field(default_factory=dict)
     fetched: list[str] = field(default_factory=list)
     stalls: Event | None = None
+    lost: set[str] = field(default_factory=set)
+    commit: str = COMMIT
+    refuses: int = 0
+    silence: Event | None = None
     url: str = ""
 
     def listing(self) -> dict[str, Any]:
-        return {"id": "org/name", "sha": COMMIT, "siblings": [self._sibling(name) for name in self.files]}
+        return {
+            "id": "org/name",
+            "sha": self.commit,
+            "siblings": [self._sibling(name) for name in self.files],
+        }
 
     def tree(self) -> list[dict[str, Any]]:
         return [
@@ -72,6 +84,10 @@ def fake_hub(files: dict[str, bytes]) -> Iterator[FakeHub]:
             """Print nothing."""
 
         def _answer(self, with_body: bool) -> None:
+            if hub.silence is not None:
+                hub.silence.wait(60)
+            if hub.refuses:
+                return self._send(b"{}", {}, with_body, status=hub.refuses)
             parts = unquote(urlsplit(self.path).path).strip("/").split("/")
             match parts:
                 case ["api", "models", "org", "name", "revision", *revision] if revision != ["gone"]:
@@ -79,13 +95,13 @@ def fake_hub(files: dict[str, bytes]) -> Iterator[FakeHub]:
                 case ["api", "models", "org", "name", "tree", _]:
                     return self._send(json.dumps(hub.tree()).encode(), {}, with_body)
                 case ["org", "name", "resolve", commit, *path] if (
-                    commit == COMMIT and (name := "/".join(path)) in hub.files
+                    commit == hub.commit and (name := "/".join(path)) in {*hub.files} - hub.lost
                 ):
                     if with_body:
                         hub.fetched.append(name)
                     if with_body and hub.stalls is not None and name.endswith(LARGE):
                         hub.stalls.wait()
-                    headers = {"ETag": f'"{hub.etag(name)}"', "X-Repo-Commit": COMMIT}
+                    headers = {"ETag": f'"{hub.etag(name)}"', "X-Repo-Commit": hub.commit}
                     return self._send(hub.sent.get(name, hub.files[name]), headers, with_body)
             missing = "RevisionNotFound" if "gone" in parts else "RepoNotFound"
             self._send(b"{}", {"X-Error-Code": missing}, with_body, status=404)
@@ -94,9 +110,9 @@ def fake_hub(files: dict[str, bytes]) -> Iterator[FakeHub]:
             self.send_response(status)
             for key, value in {**headers, "Content-Length": str(len(body))}.items():
                 self.send_header(key, value)
-            self.end_headers()
-            if with_body:
-                self.wfile.write(body)
+            with suppress(ConnectionError):  # of a client that no longer waits
+                self.end_headers()
+                self.wfile.write(body if with_body else b"")
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     hub.url = f"http://127.0.0.1:{server.server_address[1]}"

@@ -50,10 +50,13 @@ class HubSource:
         return f"{self._repository}@{self._revision}"
 
     def files(self) -> list[SourceFile]:
-        from huggingface_hub import HfApi
+        from huggingface_hub import HfApi, constants
 
+        limit = constants.HF_HUB_ETAG_TIMEOUT  # this call has none by itself, others have this one
         with hub_errors(self._id):
-            info = HfApi().model_info(self._repository, revision=self._revision, files_metadata=True)
+            info = HfApi().model_info(
+                self._repository, revision=self._revision, files_metadata=True, timeout=limit
+            )
         self.commit = info.sha or self._revision
         return [
             # A large file is stored under its sha256, any other one as a blob of git.
