@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from glob import escape
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,8 +11,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator
 
 from flyserve.core.errors import ModelError, describe
-from services.common.gguf.folder import tokenizer_folder
-from services.common.gguf.header import is_gguf, part_names
+from services.common.gguf.folder import named_folder, tokenizer_folder
+from services.common.gguf.header import is_gguf, part_names, streamed_header
 
 REPOSITORY = r"(?P<repository>[^\W_][\w.-]*/[^\W_][\w.-]*)"
 """Pattern of `org/name`."""
@@ -25,6 +26,7 @@ TEXT_FILES = ("*.json", "*.jinja")
 """Configuration, tokenizer and chat template: the files that a router needs."""
 WEIGHT_FILES = ("*.safetensors",)
 MODEL_FILES = (*TEXT_FILES, *WEIGHT_FILES)
+_BLOCK_BYTES = 1 << 20
 GGUF_ENGINE = "llamacpp"
 """Engine that reads GGUF files, and nothing else."""
 EXCLUDED_FILES = ("*/*", "consolidated*.safetensors")
@@ -72,20 +74,43 @@ def model_folder(model: Path, has_weights: bool = True, progress: type[Any] | No
     """Return the folder of a model; download a model of the hub unless this machine has it.
 
     `model` is a folder, which takes precedence, or `org/name@revision`: a branch, a tag or a commit. Of a
-    GGUF file it is the folder with its tokenizer; one of the hub is downloaded as a whole.
+    GGUF file it is the folder with its tokenizer; without weights, only the head of one is downloaded.
     `progress` is the class of the hub client's progress bars, a tqdm.
 
     Raises:
         ModelError: The hub has no such model or revision, or it cannot be reached; a GGUF file is damaged.
     """
     if is_gguf(model) and not model.is_dir():
-        return tokenizer_folder(model_file(model, progress))
+        is_head_enough = not (has_weights or model.is_file()) and is_hub_id(model)
+        return _head_folder(model) if is_head_enough else tokenizer_folder(model_file(model, progress))
     found = HUB_ID.fullmatch(str(model))
     if model.is_dir() or found is None:
         return model
     with hub_errors(str(model)):
         patterns = MODEL_FILES if has_weights else TEXT_FILES
         return snapshot(found["repository"], found["revision"], patterns, tqdm_class=progress)
+
+
+def _head_folder(model: Path) -> Path:
+    """Return the folder with the tokenizer of a GGUF file of the hub; download its head unless it is here."""
+    from huggingface_hub import HfApi, HfFileSystem, try_to_load_from_cache
+
+    found = HUB_FILE.fullmatch(str(model))
+    assert found is not None
+    repository, file = found["repository"], found["file"]
+
+    def header() -> dict[str, Any]:
+        files = HfFileSystem(skip_instance_cache=True)  # an instance remembers what was not there
+        with files.open(name, block_size=0) as stream:
+            return streamed_header(str(model), iter(partial(stream.read, _BLOCK_BYTES), b""))
+
+    with hub_errors(f"{repository}@{found['revision']}"):
+        commit = HfApi().resolve_revision(repository, revision=found["revision"]).resolved
+        name = f"{repository}@{commit}/{file}"
+        copy = try_to_load_from_cache(repository, file, revision=commit)
+        return (
+            tokenizer_folder(Path(copy)) if isinstance(copy, str) else named_folder(str(model), name, header)
+        )
 
 
 def model_file(model: Path, progress: type[Any] | None = None) -> Path:
@@ -135,7 +160,7 @@ def hub_errors(name: str) -> Iterator[None]:
     repository, _, revision = name.partition("@")
     try:
         yield
-    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled):
+    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, errors.RevisionResolutionError):
         reason = "the model hub cannot be reached (HF_HUB_OFFLINE, or no network)"
         remedy = f"fetch it where there is a network: flyserve pull hf://{name} FOLDER"
         raise ModelError(
@@ -153,5 +178,7 @@ def hub_errors(name: str) -> Iterator[None]:
         raise ModelError(
             f"{name}: no such folder, and no such model on the hub, or it is private and HF_TOKEN is not set"
         ) from None
+    except ModelError:
+        raise
     except Exception as error:  # any fault of the connection or the disk during the download
         raise ModelError(f"{name} cannot be downloaded from the model hub: {describe(error)}") from error

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
@@ -24,6 +24,7 @@ class FakeHub:
         sent: What it sends instead of a file's content: a fault of the line or of a disk.
         fetched: Names of the files that were downloaded, in order.
         lost: Names of files that are listed, and that cannot be downloaded.
+        cut: Set once a client has ended a download.
         commit: The commit that all revisions are.
         refuses: Status of every answer if it is not 0.
         silence: If set, an answer waits for this event, at most a minute.
@@ -34,6 +35,7 @@ class FakeHub:
     sent: dict[str, bytes] = field(default_factory=dict)
     fetched: list[str] = field(default_factory=list)
     stalls: Event | None = None
+    cut: Event = field(default_factory=Event)
     lost: set[str] = field(default_factory=set)
     commit: str = COMMIT
     refuses: int = 0
@@ -103,6 +105,8 @@ def fake_hub(files: dict[str, bytes]) -> Iterator[FakeHub]:
                         hub.stalls.wait()
                     headers = {"ETag": f'"{hub.etag(name)}"', "X-Repo-Commit": hub.commit}
                     return self._send(hub.sent.get(name, hub.files[name]), headers, with_body)
+                case ["org", "name", "resolve", *_]:
+                    return self._send(b"{}", {"X-Error-Code": "EntryNotFound"}, with_body, status=404)
             missing = "RevisionNotFound" if "gone" in parts else "RepoNotFound"
             self._send(b"{}", {"X-Error-Code": missing}, with_body, status=404)
 
@@ -110,9 +114,11 @@ def fake_hub(files: dict[str, bytes]) -> Iterator[FakeHub]:
             self.send_response(status)
             for key, value in {**headers, "Content-Length": str(len(body))}.items():
                 self.send_header(key, value)
-            with suppress(ConnectionError):  # of a client that no longer waits
+            try:
                 self.end_headers()
                 self.wfile.write(body if with_body else b"")
+            except ConnectionError:
+                hub.cut.set()
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     hub.url = f"http://127.0.0.1:{server.server_address[1]}"

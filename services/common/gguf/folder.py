@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -26,16 +26,27 @@ def tokenizer_folder(file: Path) -> Path:
     Raises:
         ModelError: The file is damaged, there is no tokenizer, or the cache cannot be written.
     """
-    folder = _cache() / _key(file)
+    return named_folder(str(file), _key(file), lambda: read_header(file), file.parent)
+
+
+def named_folder(
+    name: str, key: str, header: Callable[[], Mapping[str, Any]], beside: Path | None = None
+) -> Path:
+    """Return the same of a file whose content changes with `key`, and whose header is read if it must be.
+
+    `beside` is a folder that may have another `tokenizer.json`. Raise ModelError as `tokenizer_folder`.
+    """
+    digest = hashlib.blake2b(f"{_FORM} {key}".encode("utf-8", "surrogatepass"), digest_size=16)
+    folder = _cache() / digest.hexdigest()
     if folder.is_dir():
         return folder
-    header = read_header(file)
+    metadata = header()
     try:
-        files = model_files(header)
+        files = model_files(metadata)
     except ModelError as error:
-        if (file.parent / _TOKENIZER).is_file():
-            return file.parent
-        raise ModelError(f"{file}: {error}; or put the model's own {_TOKENIZER} next to it") from None
+        if beside is not None and (beside / _TOKENIZER).is_file():
+            return beside
+        raise ModelError(f"{name}: {error}; or put the model's own {_TOKENIZER} next to it") from None
     try:
         _write(folder, files)
     except OSError as error:
@@ -63,10 +74,9 @@ def _cache() -> Path:
 
 
 def _key(file: Path) -> str:
-    """Return a name that changes with the file."""
+    """Return a text that changes with the file."""
     try:
         found = file.stat()
     except OSError as error:
         raise ModelError(f"{file} cannot be read: {describe(error)}") from None
-    text = f"{_FORM} {file.resolve()} {found.st_size} {found.st_mtime_ns}"
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return f"{file.resolve()} {found.st_size} {found.st_mtime_ns}"

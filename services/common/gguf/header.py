@@ -2,6 +2,8 @@
 
 import mmap
 import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from struct import Struct
 from struct import error as StructError
@@ -15,6 +17,8 @@ _VERSIONS = (2, 3)
 _TEXT, _ARRAY = 8, 9
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """Type of a number in a header, and its code in the module `struct`."""
+_FIRST_BYTES, _MOST_BYTES = 1 << 23, 1 << 28
+"""Bytes of a stream after which its header is parsed first; a header has about ten million, at most these."""
 _PART = re.compile(r"-\d{5}-of-(?P<number>(?!00000)\d{5})\.gguf$")
 
 
@@ -52,16 +56,45 @@ def read_header(file: Path) -> dict[str, Any]:
         ModelError: It cannot be read, is no GGUF file, or ends within its header.
     """
     try:
-        with file.open("rb") as opened:
-            if opened.read(len(_MAGIC)) != _MAGIC:
-                raise ModelError(f"{file} is not a GGUF file: it does not begin with {_MAGIC.decode()}")
+        with _damage_named(str(file)), file.open("rb") as opened:
+            _require_magic(str(file), opened.read(len(_MAGIC)))
             with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                return _Reader(content).metadata()
+                return _Reader(content, len(content)).metadata()
     except OSError as error:
         raise ModelError(f"{file} cannot be read: {describe(error)}") from None
+
+
+def streamed_header(name: str, chunks: Iterable[bytes]) -> dict[str, Any]:
+    """Return the metadata of a file that arrives in chunks; take few more of them than its header needs.
+
+    Raises:
+        ModelError: As `read_header`.
+    """
+    content, needed = bytearray(), _FIRST_BYTES
+    with _damage_named(name):
+        for chunk in chunks:
+            content += chunk
+            _require_magic(name, bytes(content[: len(_MAGIC)]))
+            if len(content) >= needed:
+                with suppress(StructError):
+                    return _Reader(content, _MOST_BYTES).metadata()
+                if (needed := 2 * needed) > _MOST_BYTES:
+                    break
+        return _Reader(content, len(content)).metadata()
+
+
+def _require_magic(name: str, begin: bytes) -> None:
+    if begin != _MAGIC:
+        raise ModelError(f"{name} is not a GGUF file: it does not begin with {_MAGIC.decode()}")
+
+
+@contextmanager
+def _damage_named(name: str) -> Iterator[None]:
+    try:
+        yield
     except (StructError, _HeaderError) as error:
         reason = str(error) if isinstance(error, _HeaderError) else "it ends within its header"
-        raise ModelError(f"{file} is a damaged or incomplete GGUF file: {reason}") from None
+        raise ModelError(f"{name} is a damaged or incomplete GGUF file: {reason}") from None
 
 
 class _HeaderError(Exception):
@@ -69,10 +102,13 @@ class _HeaderError(Exception):
 
 
 class _Reader:
-    """Reads values one after the other; no count is believed that the rest of the file cannot hold."""
+    """Reads values one after the other; no count is believed that the rest of the file cannot hold.
 
-    def __init__(self, content: mmap.mmap) -> None:
-        self._content, self._place = content, len(_MAGIC)
+    `content` is the file of `size` bytes, or the beginning of it: where that ends, StructError is raised.
+    """
+
+    def __init__(self, content: mmap.mmap | bytearray, size: int) -> None:
+        self._content, self._size, self._place = content, size, len(_MAGIC)
 
     def metadata(self) -> dict[str, Any]:
         version = self._number("I")
@@ -98,7 +134,7 @@ class _Reader:
         return _NUMBERS[kind]
 
     def _count(self, number: int, least_bytes: int) -> int:
-        if number * least_bytes > len(self._content) - self._place:
+        if number * least_bytes > self._size - self._place:
             raise _HeaderError(f"it has a list of {number} values, more than the file holds")
         return number
 
@@ -108,6 +144,8 @@ class _Reader:
     def _text(self) -> str:
         length = self._count(self._number("Q"), 1)
         start, self._place = self._place, self._place + length
+        if self._place > len(self._content):
+            raise StructError
         return self._content[start : self._place].decode("utf-8", "replace")
 
     def _unpack(self, code: Struct) -> tuple[Any, ...]:

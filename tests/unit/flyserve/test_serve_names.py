@@ -18,7 +18,7 @@ from orchestration.deployment.plan import plan
 from services.common.config import parse
 from services.common.gguf.header import gguf_parts
 from services.common.hub import fetch, resolve
-from services.common.model_source import model_file, model_name
+from services.common.model_source import model_file, model_folder, model_name
 from tests.support.fake_hub import COMMIT, FakeHub, fake_hub
 from tests.support.gguf_files import described_llama, write_gguf
 from tests.support.serve_line import content, printed, use_gpus, use_two_cores
@@ -156,6 +156,46 @@ def test_a_gguf_file_of_the_hub_is_fetched_once_with_all_its_parts(
     assert model_name(model) == "a-UD-Q8_K_XL-00001-of-00002"
 
 
+@pytest.mark.parametrize("revision", ["main", COMMIT])
+def test_a_router_reads_the_tokenizer_of_a_gguf_file_without_its_weights(
+    gguf_hub: FakeHub, revision: str
+) -> None:
+    whole = model_folder(Path(f"org/name@{COMMIT}/a-Q4_K_M.gguf"))
+    gguf_hub.fetched.clear()
+    weights = bytes(1 << 26)  # more than the sockets of client and server hold
+    gguf_hub.files["a-Q8_0.gguf"] += weights
+    name = Path(f"org/name@{revision}/a-Q8_0.gguf")
+    folder = model_folder(name, has_weights=False)
+    assert [file.read_bytes() for file in sorted(folder.iterdir())] == [
+        file.read_bytes() for file in sorted(whole.iterdir())
+    ]
+    assert gguf_hub.cut.wait(timeout=_HANG_S)
+    assert model_folder(name, has_weights=False) == folder and gguf_hub.fetched == ["a-Q8_0.gguf"]
+    fetched = model_file(name)
+    assert model_folder(name, has_weights=False) == model_folder(fetched) != folder
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"PK", "is not a GGUF file: it does not begin with GGUF"),
+        (b"GGUF\3\0\0\0", "is a damaged or incomplete GGUF file: it ends within its header"),
+        (None, "org/name@main cannot be downloaded from the model hub: "),
+    ],
+)
+def test_a_router_names_a_gguf_file_that_it_cannot_read(
+    gguf_hub: FakeHub, content: bytes | None, message: str
+) -> None:
+    if content is not None:
+        gguf_hub.files["b.gguf"] = content
+    with pytest.raises(ModelError) as caught:
+        model_folder(Path("org/name@main/b.gguf"), has_weights=False)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+    gguf_hub.refuses = 503
+    with pytest.raises(ModelError, match=r"@v1 is not on this machine, and the model hub cannot be reached"):
+        model_folder(Path("org/name@v1/b.gguf"), has_weights=False)
+
+
 @pytest.mark.parametrize("name", ["org/name", "org/name@main", f"org/name@{COMMIT}"])
 def test_a_name_of_the_hub_is_printed_with_its_commit(hub: FakeHub, name: str) -> None:
     assert content(name)["target"]["model"] == f"org/name@{COMMIT}"
@@ -188,6 +228,7 @@ def offline(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], N
 
 Offline = Callable[[bool], None]
 NEWER = "d" * 40
+_HANG_S = 120.0
 
 
 @pytest.mark.parametrize("names", [("org/name",), ("org/name@v1",), ("org/name@refs/pr/1", "org/name@v2")])

@@ -1,8 +1,10 @@
 """GGUF files without their weights: the header, however damaged, and the tokenizer that a router reads."""
 
+import itertools
 import json
 import os
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from flyserve.core.errors import ModelError
 from router.text.chat_template import ChatTemplate
 from router.text.tokenizer import Tokenizer, sampling_defaults
-from services.common.gguf.header import gguf_parts, read_header
+from services.common.gguf.header import gguf_parts, read_header, streamed_header
 from services.common.gguf.tokenizer import model_files
 from services.common.model_source import model_folder, model_name
 from services.common.token_map import read_eos_ids, token_map_hash
@@ -64,6 +66,37 @@ def test_a_damaged_header_is_always_named(
         read_header(file)
     except ModelError as error:
         assert str(file) in str(error) and "\n" not in str(error)
+        with pytest.raises(ModelError, match=r"damaged or incomplete|is not a GGUF"):
+            streamed_header("m", [file.read_bytes()])
+
+
+@pytest.mark.parametrize("first", [16, 64, 1 << 20])
+@given(data=st.data())
+def test_a_header_in_chunks_is_the_same_and_ends_the_download(
+    data: st.DataObject, header: bytes, first: int
+) -> None:
+    """The file goes on for ever, as one with large weights does; its header is of three or four chunks."""
+    size = data.draw(st.integers(len(header) // 4, len(header)))
+    whole = header + bytes(1 << 20)
+    taken: list[int] = []
+
+    def chunks() -> Iterator[bytes]:
+        for start in itertools.count(0, size):
+            taken.append(start)
+            yield whole[start : start + size] or bytes(size)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("services.common.gguf.header._FIRST_BYTES", first)
+        assert streamed_header("m", chunks()) == METADATA
+    assert taken[-1] <= 2 * max(len(header), first)
+
+
+def test_a_stream_that_has_no_end_of_a_header_is_ended() -> None:
+    begin = b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 2**27)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("services.common.gguf.header._MOST_BYTES", 1 << 24)
+        with pytest.raises(ModelError, match="more than the file holds"):
+            streamed_header("m", itertools.chain([begin], itertools.repeat(bytes(1 << 20))))
 
 
 @pytest.mark.parametrize(
