@@ -52,7 +52,7 @@ def values_schema() -> Schema:
     }
     standby = _key(whole, "ray.standby")["properties"]
     standby["values"] = _overlay(whole, standby["values"])
-    return whole
+    return _removable(whole)
 
 
 def rendered() -> str:
@@ -97,15 +97,26 @@ def _overlay(whole: Schema, values: Schema) -> Schema:
                     "properties": {},
                 },
             )
-        place["properties"][name] = _with_null(_key(whole, key))
+        place["properties"][name] = _nullable(_removable(_key(whole, key), is_whole=False))
     return {"description": values["description"], **made}
 
 
-def _with_null(schema: Schema) -> Schema:
-    """Return a schema that also accepts null, for itself and for each key below; no key is required."""
-    made = {key: value for key, value in schema.items() if key != "required"}
-    if "properties" in made:
-        made["properties"] = {name: _with_null(key) for name, key in made["properties"].items()}
+def _removable(schema: Schema, is_whole: bool = True) -> Schema:
+    """Return a schema in which each key below may be null unless it is required; of a part none is required.
+
+    Null removes a key: helm does so where the chart has a default, `flyserve.dropNulls` elsewhere.
+    """
+    required = schema.get("required", ()) if is_whole else ()
+    made = {key: value for key, value in schema.items() if is_whole or key != "required"}
+    for part in ("properties", "patternProperties"):
+        if part in made:
+            below = {name: _removable(key, is_whole) for name, key in made[part].items()}
+            made[part] = {name: key if name in required else _nullable(key) for name, key in below.items()}
+    return made
+
+
+def _nullable(schema: Schema) -> Schema:
+    made = dict(schema)
     if types := made.get("type"):
         made["type"] = list(dict.fromkeys([*([types] if isinstance(types, str) else types), "null"]))
     if "enum" in made:

@@ -48,3 +48,16 @@ Arguments: base, over, key (of both in the object that has them), wholeLists (tr
 {{- end -}}
 {{- toJson $made -}}
 {{- end -}}
+
+{{/* Remove the values that are null, as helm does where the chart has a default. A part that is merged over something else
+keeps them, since there they remove. NOTE: values are changed in place, so each file of objects begins with this.
+Argument: the values. */}}
+{{- define "flyserve.dropNulls" -}}
+{{- range $key, $value := . -}}
+{{- if kindIs "invalid" $value -}}
+{{- $_ := unset $ $key -}}
+{{- else if and (kindIs "map" $value) (not (has $key (list "extra" "values"))) -}}
+{{- include "flyserve.dropNulls" $value -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
