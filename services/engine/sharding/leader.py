@@ -31,14 +31,12 @@ class LeaderRunner(RecordingAllocator):
     """A `Runner` that sends plans to its followers.
 
     Attributes:
-        num_heartbeats: Plans without a forward that it has sent.
         num_forwards: Plans with a forward that it has sent.
     """
 
     def __init__(self, runner: TorchRunner, group: ShardGroup) -> None:
         super().__init__(runner)
         self.info = runner.info
-        self.num_heartbeats = 0
         self.num_forwards = 0
         self._runner = runner
         self._group = group
@@ -64,7 +62,6 @@ class LeaderRunner(RecordingAllocator):
     def on_idle(self) -> None:
         """Send a heartbeat, with the memory operations since the last plan."""
         self._send(())
-        self.num_heartbeats += 1
 
     def close(self) -> None:
         """Send the last plan to the followers, and leave the group."""

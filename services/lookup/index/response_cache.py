@@ -37,13 +37,11 @@ class ResponseCache:
 
     Attributes:
         num_tokens: Tokens of all cached responses; at most `max_tokens`.
-        num_evicted: Responses that have been evicted.
     """
 
     def __init__(self, max_tokens: int, orders: Sequence[int] = ORDERS) -> None:
         """Create an empty cache; `orders` are the lengths of the indexed n-grams."""
         self.num_tokens = 0
-        self.num_evicted = 0
         self._shortest = min(orders)
         self._num_cells = max_tokens + 1
         self._tokens = np.zeros(self._num_cells, np.uint32).data
@@ -166,7 +164,6 @@ class ResponseCache:
         oldest = self._stored.popleft()
         self._span -= oldest.num_cells
         self.num_tokens -= oldest.num_tokens
-        self.num_evicted += 1
         self._num_of_salt[oldest.salt] -= 1
         if not self._num_of_salt[oldest.salt]:
             del self._num_of_salt[oldest.salt], self._salts[oldest.salt]

@@ -190,9 +190,6 @@ async def test_a_field_is_served_ignored_or_refused_by_name(rig: HttpRig, report
     await answer(rig, report)
 
 
-SWITCHED = "{% for m in messages %}{{ m.content }}{% endfor %}{{ 'low effort' if reasoning_effort == 'low' }}"
-
-
 @pytest.mark.parametrize(
     ("template", "added"),
     [

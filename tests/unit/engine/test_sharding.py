@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -129,10 +130,10 @@ async def test_an_idle_group_stays_alive_and_a_broken_one_ends(model_folder: Fol
     engine = ThreadEngine(HeadScorer(leader), keepalive=leader)
     await engine.start()
     first = await engine.run(decode(await opened(engine, [5, 6, 7]), 4))
-    enough = leader.num_heartbeats + 2
-    async with asyncio.timeout(END_S):
-        while leader.num_heartbeats < enough:
-            await asyncio.sleep(0.05)
+    with patch.object(leader, "on_idle", wraps=leader.on_idle) as heartbeat:
+        async with asyncio.timeout(END_S):
+            while heartbeat.call_count < 2:
+                await asyncio.sleep(0.05)
     sequence = await opened(engine, [5, 6, 7])
     assert await engine.run(decode(sequence, 4)) == first
 

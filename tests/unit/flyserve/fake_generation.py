@@ -10,7 +10,9 @@ import grpc
 from google.protobuf import any_pb2, duration_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
+from typer.testing import CliRunner, Result
 
+from flyserve.cli import app
 from flyserve.v1 import common_pb2
 from flyserve.v1 import generation_pb2 as pb
 from flyserve.v1.generation_pb2_grpc import GenerationServicer, add_GenerationServicer_to_server
@@ -144,3 +146,7 @@ def rejected_address() -> str:
     """An address at which nothing listens."""
     with fake_generation() as (_, address):
         return address
+
+
+def run(*arguments: str, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(app, list(arguments), input=stdin)

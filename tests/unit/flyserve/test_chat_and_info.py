@@ -1,11 +1,7 @@
 import json
-from collections.abc import Iterator
 
-import pytest
 from rich.console import Console
-from typer.testing import CliRunner, Result
 
-from flyserve.cli import app
 from flyserve.cli.info import Status, view
 from flyserve.cli.show import to_plain
 from flyserve.core.messages import ModelInfo, Role
@@ -13,17 +9,7 @@ from flyserve.core.presets import PRESETS
 from flyserve.core.request import DraftLength, SpeculationParams
 from flyserve.core.response import DeploymentInfo
 from flyserve.core.types import Mode
-from tests.unit.flyserve.fake_generation import FakeGeneration, fake_generation, rejected_address
-
-
-@pytest.fixture
-def served() -> Iterator[tuple[FakeGeneration, str]]:
-    with fake_generation() as served:
-        yield served
-
-
-def run(*arguments: str, stdin: str | None = None) -> Result:
-    return CliRunner().invoke(app, list(arguments), input=stdin)
+from tests.unit.flyserve.fake_generation import FakeGeneration, rejected_address, run
 
 
 def test_every_line_of_a_pipe_is_a_turn(served: tuple[FakeGeneration, str]) -> None:

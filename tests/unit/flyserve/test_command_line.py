@@ -1,29 +1,17 @@
 import json
 import socket
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from flyserve.cli import app
 from flyserve.core.request import DraftLength, GenerateRequest, SamplingParams, SpeculationParams
 from flyserve.core.types import Coupling, Mode, TailPolicy
 from flyserve.wire.generation import request_from_wire
 from orchestration.local.local_ray import publish_local_deployment
-from tests.unit.flyserve.fake_generation import FakeGeneration, fake_generation, rejected_address
-
-
-@pytest.fixture
-def served() -> Iterator[tuple[FakeGeneration, str]]:
-    with fake_generation() as served:
-        yield served
-
-
-def run(*arguments: str, stdin: str | None = None) -> Result:
-    return CliRunner().invoke(app, list(arguments), input=stdin)
+from tests.unit.flyserve.fake_generation import FakeGeneration, rejected_address, run
 
 
 def fails_with(result: Result, *parts: str, status: int = 2) -> None:

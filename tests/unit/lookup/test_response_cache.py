@@ -51,10 +51,10 @@ def test_the_oldest_responses_are_evicted(
         cache.add(ids, salt)
         if min(len(ids), max_tokens) > 1:
             naive.responses.append((ids[-max_tokens:], salt))
+        assert len(cache) <= len(naive.responses)
         naive.responses = naive.responses[len(naive.responses) - len(cache) :]
         assert cache.num_tokens == sum(len(held) for held, _ in naive.responses) <= max_tokens
         assert cache.followers(ngram, "", ALL) == naive.followers(ngram, "")
-    assert len(cache) + cache.num_evicted == sum(min(len(ids), max_tokens) > 1 for ids, _ in added)
 
 
 def test_a_full_cache_evicts_no_more_than_necessary() -> None:
