@@ -119,7 +119,8 @@ def fetch(model: Path, report: Report, name: str = "") -> Path:
     if not is_hub_id(model):
         return model
     folder = model_folder(model, progress=_progress(report))
-    if name and not is_commit((wanted := _Wanted.parsed(name)).revision):
+    if name:
+        wanted = _Wanted.parsed(name)
         commit = str(model).partition("@")[2].partition("/")[0]
         keep_commit(wanted.repository, wanted.revision, commit)
     return folder

@@ -21,6 +21,8 @@ def is_commit(revision: str) -> bool:
 def keep_commit(repository: str, revision: str, commit: str) -> None:
     """Let a revision stand for a commit whose copy is complete; a cache that is only read stays as it is."""
     folder = _cache(repository)
+    if is_commit(revision):
+        return
     with suppress(OSError):
         for path in (folder / _OWN / revision / commit, folder / "refs" / revision):
             path.parent.mkdir(parents=True, exist_ok=True)

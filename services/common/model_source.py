@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from glob import escape
 from pathlib import Path
@@ -13,6 +13,7 @@ from pydantic import BeforeValidator
 from flyserve.core.errors import ModelError, describe
 from services.common.gguf.folder import named_folder, tokenizer_folder
 from services.common.gguf.header import is_gguf, part_names, streamed_header
+from services.common.hub_copies import commits_of, is_commit, keep_commit
 
 REPOSITORY = r"(?P<repository>[^\W_][\w.-]*/[^\W_][\w.-]*)"
 """Pattern of `org/name`."""
@@ -93,24 +94,30 @@ def model_folder(model: Path, has_weights: bool = True, progress: type[Any] | No
 
 def _head_folder(model: Path) -> Path:
     """Return the folder with the tokenizer of a GGUF file of the hub; download its head unless it is here."""
-    from huggingface_hub import HfApi, HfFileSystem, try_to_load_from_cache
+    from huggingface_hub import HfFileSystem, try_to_load_from_cache
 
     found = HUB_FILE.fullmatch(str(model))
     assert found is not None
-    repository, file = found["repository"], found["file"]
 
     def header() -> dict[str, Any]:
         files = HfFileSystem(skip_instance_cache=True)  # an instance remembers what was not there
         with files.open(name, block_size=0) as stream:
             return streamed_header(str(model), iter(partial(stream.read, _BLOCK_BYTES), b""))
 
-    with hub_errors(f"{repository}@{found['revision']}"):
-        commit = HfApi().resolve_revision(repository, revision=found["revision"]).resolved
+    repository, revision, file = found["repository"], found["revision"], found["file"]
+    with hub_errors(f"{repository}@{revision}"):
+        try:
+            commit = _hub_commit(repository, revision)
+        except Exception:
+            if not (commit := next(commits_of(repository, revision), "")):
+                raise
         name = f"{repository}@{commit}/{file}"
         copy = try_to_load_from_cache(repository, file, revision=commit)
-        return (
-            tokenizer_folder(Path(copy)) if isinstance(copy, str) else named_folder(str(model), name, header)
-        )
+        if isinstance(copy, str):
+            return tokenizer_folder(Path(copy))
+        folder = named_folder(str(model), name, header)
+        keep_commit(repository, revision, commit)
+        return folder
 
 
 def model_file(model: Path, progress: type[Any] | None = None) -> Path:
@@ -138,29 +145,47 @@ def snapshot(
     excluded: Collection[str] = EXCLUDED_FILES,
     **options: Any,
 ) -> Path:
-    """Return the folder of the hub client's copy, with the files of these patterns; raises its errors."""
-    from huggingface_hub import snapshot_download
+    """Return the folder of the hub client's copy, with the files of these patterns; raises its errors.
 
-    return Path(
-        snapshot_download(
-            repository,
-            revision=revision,
-            allow_patterns=[*patterns],
-            ignore_patterns=[*excluded],
-            **options,
-        )
-    )
+    The hub decides which commit a branch or a tag is. If it cannot be asked, or refuses, the newest copy here
+    that has these files is used.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    options |= {"allow_patterns": [*patterns], "ignore_patterns": [*excluded]}
+    try:
+        commit = _hub_commit(repository, revision)
+    except Exception:
+        for kept in commits_of(repository, revision):
+            with suppress(LocalEntryNotFoundError):
+                return Path(snapshot_download(repository, revision=kept, local_files_only=True, **options))
+        raise
+    folder = Path(snapshot_download(repository, revision=commit, **options))
+    keep_commit(repository, revision, commit)
+    return folder
+
+
+def _hub_commit(repository: str, revision: str) -> str:
+    """Return the commit that a revision is on the hub; raises the client's errors."""
+    from huggingface_hub import HfApi, constants
+
+    if is_commit(revision):
+        return revision
+    limit = constants.HF_HUB_ETAG_TIMEOUT  # the client sets none for this call
+    return HfApi().model_info(repository, revision=revision, timeout=limit).sha or revision
 
 
 @contextmanager
 def hub_errors(name: str) -> Iterator[None]:
     """Raise a ModelError of one line for a fault of the hub; `name` is the model, with its revision."""
+    from httpx2 import ConnectError, TimeoutException
     from huggingface_hub import errors
 
     repository, _, revision = name.partition("@")
     try:
         yield
-    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, errors.RevisionResolutionError):
+    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectError, TimeoutException):
         reason = "the model hub cannot be reached (HF_HUB_OFFLINE, or no network)"
         remedy = f"fetch it where there is a network: flyserve pull hf://{name} FOLDER"
         raise ModelError(

@@ -171,6 +171,9 @@ def test_a_router_reads_the_tokenizer_of_a_gguf_file_without_its_weights(
     ]
     assert gguf_hub.cut.wait(timeout=_HANG_S)
     assert model_folder(name, has_weights=False) == folder and gguf_hub.fetched == ["a-Q8_0.gguf"]
+    gguf_hub.refuses = 503
+    assert model_folder(name, has_weights=False) == folder
+    gguf_hub.refuses = 0
     fetched = model_file(name)
     assert model_folder(name, has_weights=False) == model_folder(fetched) != folder
 
@@ -192,7 +195,7 @@ def test_a_router_names_a_gguf_file_that_it_cannot_read(
         model_folder(Path("org/name@main/b.gguf"), has_weights=False)
     assert message in str(caught.value) and "\n" not in str(caught.value)
     gguf_hub.refuses = 503
-    with pytest.raises(ModelError, match=r"@v1 is not on this machine, and the model hub cannot be reached"):
+    with pytest.raises(ModelError, match=r"org/name@v1 cannot be downloaded .*503"):
         model_folder(Path("org/name@v1/b.gguf"), has_weights=False)
 
 
@@ -314,6 +317,30 @@ def test_a_copy_is_served_where_the_hub_refuses_or_is_silent(
     finally:
         if hub.silence is not None:
             hub.silence.set()
+
+
+@pytest.mark.parametrize("has_weights", [True, False])
+def test_a_branch_in_a_deployment_is_read_from_its_newest_copy_where_the_hub_is_silent(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, has_weights: bool
+) -> None:
+    name, hub.silence = Path("org/name@main"), Event()
+    hub.silence.set()
+    copy = model_folder(name)
+    hub.commit, hub.files["config.json"] = NEWER, b"{}"
+    hub.lost.add("model.safetensors")
+    hub.files["model.safetensors"] += b"1"
+    with pytest.raises(ModelError):
+        model_folder(name)
+    hub.silence.clear()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_ETAG_TIMEOUT", 0.5)
+    try:
+        assert model_folder(name, has_weights) == copy
+        with pytest.raises(
+            ModelError, match=r"org/name@v1 is not on this machine, and the model hub cannot be"
+        ):
+            model_folder(Path("org/name@v1"), has_weights)
+    finally:
+        hub.silence.set()
 
 
 def test_a_cache_that_cannot_be_written_is_read(hub: FakeHub, ends: None, offline: Offline) -> None:
