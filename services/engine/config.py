@@ -138,7 +138,16 @@ class BuiltinSection(ModelSection):
     vLLM sizes its own memory."""
 
 
-class VllmSection(ModelSection):
+class DeterministicSection(ModelSection):
+    """Keys of the engines in which a position may depend on what is computed with it."""
+
+    deterministic: bool = False
+    """Gives a position the same bits whatever it is computed with, so that `exact` and `plain` agree token
+    for token. A check at load must find that, else the model is refused. vLLM: its batch-invariant mode, only
+    on GPUs; steps are slower. `llamacpp`: prompts are slower, and KV memory is needed twice at times."""
+
+
+class VllmSection(DeterministicSection):
     """Keys of vLLM."""
 
     engine: Literal["vllm"] = "vllm"
@@ -149,10 +158,6 @@ class VllmSection(ModelSection):
     """Arguments for vLLM under its own names, such as `{quantization: fp8, max_model_len: 8192}`. They
     override what follows from the other keys."""
 
-    deterministic: bool = False
-    """Batch-invariant mode of vLLM: a position has the same bits whatever it is computed with, and steps are
-    slower. A check at load must find that, else the model is refused. Only on GPUs."""
-
     @property
     def num_processes(self) -> int:
         """Processes, each with a GPU of its own or none, that compute one replica: shards by stages."""
@@ -160,7 +165,7 @@ class VllmSection(ModelSection):
         return int(getattr(self, "shards", 1) * (stages if type(stages) is int and stages > 0 else 1))
 
 
-class LlamaCppSection(ModelSection):
+class LlamaCppSection(DeterministicSection):
     """Keys of llama.cpp."""
 
     engine: Literal["llamacpp"] = "llamacpp"
@@ -262,6 +267,11 @@ class LlamaCppConfig(LlamaCppSection, ReplicaConfig):
 
     device: Literal["cpu"] = "cpu"
     """Device of the head; llama.cpp computes on the devices that its build supports."""
+
+    @property
+    def batch_tokens(self) -> int:
+        """Token rows of one forward, with `deterministic` no more than the library computes at once."""
+        return min(self.max_batch_tokens, PREFILL_TOKENS) if self.deterministic else self.max_batch_tokens
 
 
 class ModelConfig(BuiltinSection, ReplicaConfig):

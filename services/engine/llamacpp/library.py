@@ -118,6 +118,9 @@ _FUNCTIONS: Mapping[str, tuple[Any, Sequence[Any]]] = {
     "llama_get_memory": (_ptr, (_ptr,)),
     "llama_memory_seq_rm": (_bool, (_ptr, _i32, _i32, _i32)),
     "llama_memory_seq_cp": (None, (_ptr, _i32, _i32, _i32, _i32)),
+    "llama_state_seq_get_size": (ctypes.c_size_t, (_ptr, _i32)),
+    "llama_state_seq_get_data": (ctypes.c_size_t, (_ptr, _ptr, ctypes.c_size_t, _i32)),
+    "llama_state_seq_set_data": (ctypes.c_size_t, (_ptr, _ptr, ctypes.c_size_t, _i32)),
     "llama_decode": (_i32, (_ptr, Batch)),
     "llama_get_logits": (_ptr, (_ptr,)),
 }
@@ -198,3 +201,9 @@ def explained() -> Iterator[list[str]]:
     """Yield the list of lines that the library reports as errors within the block."""
     _lines.clear()
     yield _lines
+
+
+def reason(lines: list[str]) -> str:
+    """Return why the library failed: its last error is the most general one, so it is the one before."""
+    reasons = [line.rpartition("error loading model: ")[2] for line in lines if "error loading model" in line]
+    return next(iter([*reasons, *lines]), "libllama names no reason; is there enough memory?")

@@ -1,6 +1,5 @@
 """Load a GGUF file into a runner, or report what is wrong with the file, the keys or the memory."""
 
-import ctypes
 import logging
 import os
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from services.common.model_source import model_file, model_folder, model_name
 from services.common.token_map import hash_token_map, num_token_ids, read_token_map
 from services.engine.config import AUTO, LlamaCppConfig
 from services.engine.llamacpp import library as libllama
+from services.engine.llamacpp.contexts import DETERMINISTIC_COPIES, Opener
 from services.engine.llamacpp.runner import LlamaCppRunner
 from services.engine.llamacpp.tokens import check_tokens
 from services.engine.loading.folder import BackgroundFingerprint
@@ -31,12 +31,10 @@ _KV_TOKENS = 16_384
 """KV positions by default, if the memory allows. Every row passes over all that are used, by any sequence."""
 _KV_SHARE = 0.25
 _KV_BYTES = 2
-_CELLS = 256
-"""The library rounds the cells of a context up to a multiple of this number."""
 _CHECKED_TOKENS = 24
 """Tokens of the sequences that are computed in several ways at the start."""
-_MOST_ROWS = 512
-"""Rows that the library computes at once; a larger batch is divided."""
+_PROVEN_TOKENS = 48
+"""The same with `deterministic`: two of them reach 64 rows, from which llama.cpp has another attention."""
 
 
 def load_gguf_runner(config: LlamaCppConfig) -> LlamaCppRunner:
@@ -52,16 +50,15 @@ def load_gguf_runner(config: LlamaCppConfig) -> LlamaCppRunner:
     metadata, folder = read_header(file), model_folder(file)
     architecture = str(metadata.get("general.architecture", "unknown"))
     size = sum(os.path.getsize(part) for part in parts)
-    capacity = _kv_tokens(config, kv_bytes(metadata), find_machine().memory_bytes - size)
+    bytes_each = int(kv_bytes(metadata) * (DETERMINISTIC_COPIES if config.deterministic else 1))
+    capacity = _kv_tokens(config, bytes_each, find_machine().memory_bytes - size)
     with BackgroundFingerprint(parts) as fingerprint:
-        model = _load(library, file, architecture)
+        model = _load(library, file, architecture, config.deterministic)
         token_map = read_token_map(folder)
         rows = library.llama_vocab_n_tokens(library.llama_model_get_vocab(model))
         if (num_ids := num_token_ids(token_map)) > rows:
             raise ModelError(f"{file}: the tokenizer has {num_ids} ids, the embedding {rows} rows")
         check_tokens(library, model, folder, file)
-        most_slots = min(libllama.MOST_SEQUENCES, 2 * config.max_sequences)
-        context = _open(library, model, config, capacity, most_slots)
     quantization = library.llama_ftype_name(library.llama_model_ftype(model)).decode()
     info = ModelInfo(
         role=config.role,
@@ -80,11 +77,27 @@ def load_gguf_runner(config: LlamaCppConfig) -> LlamaCppRunner:
         engine_version=libllama.VERSION,
         quantization=quantization,
     )
-    logger.info("%s: %s, %d KV positions, row_invariant: false", file, quantization, capacity)
-    runner = LlamaCppRunner(info, context, _num_rows(config), rows, most_slots)
-    # Quantized rows, and 16 bits of KV memory, round.
-    runner.info = replace(info, kernels=check_steps(runner, torch.bfloat16, _CHECKED_TOKENS).kernels)
+    runner = Opener(library, model, config, info, _num_rows(config), rows).open()
+    runner.info = replace(info, **_checked(runner, config))
+    invariant = str(runner.info.row_invariant).lower()
+    logger.info("%s: %s, %d KV positions, row_invariant: %s", file, quantization, capacity, invariant)
     return runner
+
+
+def _checked(runner: LlamaCppRunner, config: LlamaCppConfig) -> dict[str, Any]:
+    """Return the facts of a runner that the check of its steps finds.
+
+    Raises:
+        ModelError: Rows depend on what is computed beside them, although they must not.
+    """
+    # Quantized rows, and 16 bits of KV memory, round.
+    checked = check_steps(runner, torch.bfloat16, _checked_tokens(config))
+    if config.deterministic and not checked.is_invariant:
+        raise ModelError(
+            f"deterministic: is true, but rows of {runner.info.model_id} ({runner.info.quantization}) in"
+            " steps differ from a prefill's: set it to false, or use a file of another quantization"
+        )
+    return {"kernels": checked.kernels, "row_invariant": config.deterministic}
 
 
 def kv_bytes(metadata: Mapping[str, Any]) -> int:
@@ -123,14 +136,17 @@ def _context_length(config: LlamaCppConfig, trained: int) -> int:
     return config.max_model_len or trained
 
 
-def _load(library: Any, file: Path, architecture: str) -> int:
-    """Return the model of a file, whose sequences can be rolled back."""
+def _load(library: Any, file: Path, architecture: str, is_invariant: bool) -> int:
+    """Return the model of a file, whose sequences can be rolled back.
+
+    NOTE: weights in another layout have one kernel for groups of rows, and another one for those left over.
+    """
+    params = library.llama_model_default_params()
+    params.use_extra_bufts = not is_invariant
     with libllama.explained() as lines:
-        model: int | None = library.llama_model_load_from_file(
-            os.fsencode(file), library.llama_model_default_params()
-        )
+        model: int | None = library.llama_model_load_from_file(os.fsencode(file), params)
     if not model:
-        raise ModelError(f"{file} cannot be loaded: {_reason(lines)}")
+        raise ModelError(f"{file} cannot be loaded: {libllama.reason(lines)}")
     for kind, reason in (
         ("is_recurrent", "its state (Mamba, RWKV) cannot be rolled back"),
         ("is_hybrid", "the state of its recurrent layers (Mamba, linear attention) cannot be rolled back"),
@@ -143,36 +159,10 @@ def _load(library: Any, file: Path, architecture: str) -> int:
     return model
 
 
+def _checked_tokens(config: LlamaCppConfig) -> int:
+    return _PROVEN_TOKENS if config.deterministic else _CHECKED_TOKENS
+
+
 def _num_rows(config: LlamaCppConfig) -> int:
     """Return the most rows of a forward, those of the checks and measurements of the start included."""
-    return max(config.batch_tokens, 2 * _CHECKED_TOKENS)
-
-
-def _open(library: Any, model: int, config: LlamaCppConfig, capacity: int, most_slots: int) -> int:
-    """Return a context of the model, whose sequences share all cells."""
-    asked = {
-        "n_ctx": -(-capacity // _CELLS) * _CELLS,
-        "n_batch": _num_rows(config),
-        "n_ubatch": min(_num_rows(config), _MOST_ROWS),
-        "n_seq_max": most_slots,
-        "n_threads": config.num_threads,
-    }
-    params = library.llama_context_default_params()
-    for name, value in (asked | {"n_threads_batch": config.num_threads, "kv_unified": True}).items():
-        setattr(params, name, value)
-    with libllama.explained() as lines:
-        context: int | None = library.llama_init_from_model(model, params)
-    if not context:
-        raise ModelError(f"{config.model}: no context of {capacity} KV positions: {_reason(lines)}")
-    for name, value in asked.items():
-        if (found := getattr(library, f"llama_{name}")(ctypes.c_void_p(context))) < value:
-            raise ModelError(f"{libllama.PACKAGE} made a context with {name} {found} instead of {value}")
-    if not library.llama_get_causal_attn(context):
-        raise ModelError(f"{config.model}: only causal language models are supported")
-    return context
-
-
-def _reason(lines: list[str]) -> str:
-    """Return why the library failed: its last error is the most general one, so it is the one before."""
-    reasons = [line.rpartition("error loading model: ")[2] for line in lines if "error loading model" in line]
-    return next(iter([*reasons, *lines]), "libllama names no reason; is there enough memory?")
+    return max(config.batch_tokens, 2 * _checked_tokens(config))

@@ -66,9 +66,15 @@ def _compute(runner: Runner, length: int) -> Iterator[_Found]:
         for end in range(half + 1, length + 1):
             yield first.step(slot, end - 1, end)
         return runner.free(slot)
+    earlier = _allocate(runner, length) if runner.max_sequences > 1 else None
+    if earlier is not None:
+        yield second.step(earlier, 0, length)
     yield first.step(slot, 0, quarter, 1)
+    if earlier is not None:
+        runner.free(earlier)  # what follows may lie in its memory, before the first positions
     first.step(slot, quarter, half, quarter, shift=1)
     yield first.step(slot, quarter + 1, half + 3)
+    yield first.step(slot, half + 2, half + 3)
     runner.retire(slot, half + 2)
     copy = _allocate(runner, 0)
     assert runner.copy_prefix(slot, copy, half + 2)

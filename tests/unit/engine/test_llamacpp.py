@@ -17,9 +17,9 @@ from flyserve.core.messages import Role
 from flyserve.core.request import SamplingParams
 from services.common.gguf import tokenizer
 from services.common.gguf.header import read_header
-from services.engine.base import ForwardInput, KvSlot
+from services.engine.base import ForwardInput, KvSlot, RunnerLost
 from services.engine.config import LlamaCppConfig
-from services.engine.llamacpp import library
+from services.engine.llamacpp import contexts, library
 from services.engine.llamacpp.runner import LlamaCppRunner
 from services.engine.llamacpp.start import kv_bytes, load_gguf_runner
 from tests.support.gguf_files import byte_level_tokens, described_llama, gguf_of, tiny_mamba, write_gguf
@@ -169,6 +169,80 @@ def test_a_forward_without_outputs_and_many_rows(load: Load) -> None:
     found = runner.logits([rows(s, [*t, 7], 32) for s, t in zip(slots, texts, strict=True)])
     for text, logits in zip(texts, found, strict=True):
         assert float((logits - expected([*text, 7])[-1]).abs().max()) < NEAR
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma3"])
+def test_deterministic_rows_have_the_bits_of_a_prefill(
+    load: Load, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under full memory, after roll-backs, copies, preemption and failed forwards, again and again."""
+    pattern = {"gemma3.attention.sliding_window_pattern": 2} if kind == "gemma3" else {}
+    file = gguf_of(make_tiny(kind), tmp_path / "tiny.gguf", **pattern)
+    runner, chance = load(model=file, deterministic=True, kv_tokens=4 * CONTEXT), random.Random(2)
+    assert runner.info.row_invariant
+    found = library.load_library()
+    decode, num_rows = found.llama_decode, 0
+
+    def decode_mostly(context: int, batch: library.Batch) -> int:
+        nonlocal num_rows
+        num_rows += batch.n_tokens
+        return 2 if chance.random() < 0.05 else int(decode(context, batch))
+
+    monkeypatch.setattr(found, "llama_decode", decode_mostly)
+
+    def computed(batch: list[ForwardInput]) -> tuple[Tensor, ...]:
+        while True:
+            try:
+                logits = runner.logits(batch).clone()
+            except RuntimeError as error:
+                assert "failed with code 2" in str(error)
+                continue
+            return logits.split([item.num_outputs for item in batch])
+
+    known: dict[KvSlot, list[int]] = {allocated(runner, CONTEXT): [] for _ in range(3)}
+    for _ in range(100):
+        batch = []
+        for slot in chance.sample([*known], chance.randint(1, 3)):
+            source = chance.choice([*known])
+            keep = len(known[source]) // BLOCK_TOKENS * BLOCK_TOKENS
+            if chance.random() < 0.1:
+                assert runner.resize(slot, 0)
+                known[slot] = []
+            elif chance.random() < 0.3 and keep and not {slot, source} & {item.slot for item in batch}:
+                assert slot == source or runner.copy_prefix(source, slot, keep)
+                known[slot] = known[source][:keep]
+            kept = known[slot][: chance.randint(max(0, len(known[slot]) - 9), len(known[slot]))]
+            new = chance.choices(range(VOCAB_SIZE), k=min(chance.choice([1, 1, 4, 24]), CONTEXT - len(kept)))
+            kept, new = (kept, new) if new else ([], [1, 2, 3])
+            known[slot] = [*kept, *new]
+            assert runner.resize(slot, len(known[slot]), len(kept))
+            batch.append(rows(slot, known[slot], len(kept)))
+        for item, logits in zip(batch, computed(batch), strict=True):
+            alone = allocated(runner, item.end)
+            assert torch.equal(logits, computed([rows(alone, known[item.slot])])[0][item.start :])
+            runner.free(alone)
+    assert num_rows > 4 * runner.kv_capacity
+
+
+@pytest.mark.parametrize("fault", ["order", "attention"])
+def test_rows_that_depend_on_others_are_refused_where_they_must_not(
+    load: Load, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not load().info.row_invariant
+    if fault == "order":
+        monkeypatch.setattr(contexts, "OrderedCells", contexts.Cells)
+    else:
+        monkeypatch.setattr(contexts, "_BFLOAT16", 1)  # in 16 bits, as without the key
+    assert "deterministic: is true, but rows of tiny" in rejection(load, deterministic=True)
+
+
+def test_memory_that_cannot_be_restored_ends_the_runner(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = load(deterministic=True, kv_tokens=128)
+    monkeypatch.setattr(library.load_library(), "llama_state_seq_set_data", lambda *_: 0)
+    slot = allocated(runner, 48)
+    with pytest.raises(RunnerLost, match="cannot save and restore its KV memory"):
+        for _ in range(20):
+            runner.logits([rows(slot, range(48))])
 
 
 def rejection(load: Load, **changes: Any) -> str:
