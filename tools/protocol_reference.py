@@ -27,12 +27,13 @@ _INTRODUCTION = """# The protocol
 
 Generated from [the protos](../../protos/flyserve/v1) by `make protos`; do not edit.
 
-`Generation` is public, served by the router. `Target` and `Drafter` are internal: one long-lived stream per
-sequence, opened by the router (by the drafter at its sub-drafter). Every step sends the absolute position:
-how many tokens to keep, what to append after them, and how many will never be rolled back. Prefill,
+`Generation` is public, served by the router. `Target` and `Drafter` are internal. A router opens one
+stream to each replica, as a drafter does to its sub-drafters. It carries all sequences: each message has the
+number of its sequence, and those that are ready together travel together. Every step sends the absolute
+position: how many tokens to keep, what to append after them, and how many will never be rolled back. Prefill,
 verification, roll-back, retry and fail-over are this one operation. A server that no longer has the kept
-tokens answers `stale`, and the client replays the sequence from its start on the same stream. A stream that
-ends without `close` means that the peer is lost.
+tokens answers `stale`, and the client replays the sequence from its start. A stream
+that ends without the `close` of a sequence means that the peer is lost.
 """
 
 Place = tuple[int, ...]

@@ -176,6 +176,7 @@ class Open:
         standalone: True if no target verifies a drafter's drafts: they are the response.
         without_copies: True if no draft may copy an earlier response: a drafter's model computes every token,
             and a look-up engine searches the sequence alone.
+        traceparent: Trace of which the sequence is part (W3C); "" for none.
     """
 
     request_id: str
@@ -193,6 +194,7 @@ class Open:
     grammar: str = ""
     with_gaps: bool = False
     without_copies: bool = False
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True)

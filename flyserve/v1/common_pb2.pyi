@@ -292,7 +292,7 @@ Global___SparseDistribution: _TypeAlias = SparseDistribution  # noqa: Y015
 
 @_typing.final
 class Open(_message.Message):
-    """First message of a sequence's stream, at a target, a drafter or a sub-drafter."""
+    """First message of a sequence, at a target, a drafter or a sub-drafter."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -311,6 +311,7 @@ class Open(_message.Message):
     GRAMMAR_FIELD_NUMBER: _builtins.int
     WITH_GAPS_FIELD_NUMBER: _builtins.int
     WITHOUT_COPIES_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Id of the request, for logs and traces."""
     prompt_length: _builtins.int
@@ -347,6 +348,8 @@ class Open(_message.Message):
     """Drafter: no draft copies what followed the same text in an earlier response. A model computes every draft token, and a look-up
     engine searches the sequence alone.
     """
+    traceparent: _builtins.str
+    """Trace of which the sequence is part (W3C); empty for none."""
     @_builtins.property
     def sampling(self) -> Global___SamplingParams:
         """Sampling parameters, with the complete list of stop token ids."""
@@ -369,10 +372,11 @@ class Open(_message.Message):
         grammar: _builtins.str = ...,
         with_gaps: _builtins.bool = ...,
         without_copies: _builtins.bool = ...,
+        traceparent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs", "num_logprobs", b"num_logprobs", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs", "cache_salt", b"cache_salt", "deadline_ms", b"deadline_ms", "entropy", b"entropy", "grammar", b"grammar", "max_new_tokens", b"max_new_tokens", "num_logprobs", b"num_logprobs", "priority", b"priority", "prompt_length", b"prompt_length", "request_id", b"request_id", "sampling", b"sampling", "standalone", b"standalone", "with_gaps", b"with_gaps", "without_copies", b"without_copies", "without_entropies", b"without_entropies", "without_sub_drafter", b"without_sub_drafter"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs", "cache_salt", b"cache_salt", "deadline_ms", b"deadline_ms", "entropy", b"entropy", "grammar", b"grammar", "max_new_tokens", b"max_new_tokens", "num_logprobs", b"num_logprobs", "priority", b"priority", "prompt_length", b"prompt_length", "request_id", b"request_id", "sampling", b"sampling", "standalone", b"standalone", "traceparent", b"traceparent", "with_gaps", b"with_gaps", "without_copies", b"without_copies", "without_entropies", b"without_entropies", "without_sub_drafter", b"without_sub_drafter"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__num_logprobs: _TypeAlias = _typing.Literal["num_logprobs"]  # noqa: Y015
     _WhichOneofArgType__num_logprobs: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs"]  # noqa: Y015
@@ -493,7 +497,7 @@ Global___SequenceUpdate: _TypeAlias = SequenceUpdate  # noqa: Y015
 
 @_typing.final
 class Close(_message.Message):
-    """Last message of a stream: the server frees the sequence's state. A stream that ends without it means that the client is lost."""
+    """Last message of a sequence: the server frees its state. A stream that ends without it means that the client is lost."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -518,8 +522,47 @@ class Close(_message.Message):
 Global___Close: _TypeAlias = Close  # noqa: Y015
 
 @_typing.final
+class Cancel(_message.Message):
+    """The client needs no more of the sequence: the server frees its state at once, as if the client was lost."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Cancel: _TypeAlias = Cancel  # noqa: Y015
+
+@_typing.final
+class End(_message.Message):
+    """Last message of a sequence to its client."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    status: _builtins.bytes
+    """Serialized google.rpc.Status of the error that has ended it; empty after a close."""
+    def __init__(
+        self,
+        *,
+        status: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___End: _TypeAlias = End  # noqa: Y015
+
+@_typing.final
 class Stale(_message.Message):
-    """The server does not have the `keep` tokens: the client must replay the sequence from keep = 0 on this stream."""
+    """The server does not have the `keep` tokens: the client must replay the sequence from keep = 0."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -41,10 +41,10 @@ class DrafterStub:
                 request_serializer=flyserve_dot_v1_dot_common__pb2.InfoRequest.SerializeToString,
                 response_deserializer=flyserve_dot_v1_dot_common__pb2.InfoResponse.FromString,
                 _registered_method=True)
-        self.Draft = channel.stream_stream(
-                '/flyserve.v1.Drafter/Draft',
-                request_serializer=flyserve_dot_v1_dot_drafter__pb2.DraftRequest.SerializeToString,
-                response_deserializer=flyserve_dot_v1_dot_drafter__pb2.DraftResponse.FromString,
+        self.DraftBatches = channel.stream_stream(
+                '/flyserve.v1.Drafter/DraftBatches',
+                request_serializer=flyserve_dot_v1_dot_drafter__pb2.DraftRequests.SerializeToString,
+                response_deserializer=flyserve_dot_v1_dot_drafter__pb2.DraftResponses.FromString,
                 _registered_method=True)
 
 
@@ -59,8 +59,8 @@ class DrafterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Draft(self, request_iterator, context):
-        """Serves one sequence: step by step, the first one with open, then close.
+    def DraftBatches(self, request_iterator, context):
+        """Serves all sequences of one client. A message holds those of several sequences that were ready at the same time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -74,10 +74,10 @@ def add_DrafterServicer_to_server(servicer, server):
                     request_deserializer=flyserve_dot_v1_dot_common__pb2.InfoRequest.FromString,
                     response_serializer=flyserve_dot_v1_dot_common__pb2.InfoResponse.SerializeToString,
             ),
-            'Draft': grpc.stream_stream_rpc_method_handler(
-                    servicer.Draft,
-                    request_deserializer=flyserve_dot_v1_dot_drafter__pb2.DraftRequest.FromString,
-                    response_serializer=flyserve_dot_v1_dot_drafter__pb2.DraftResponse.SerializeToString,
+            'DraftBatches': grpc.stream_stream_rpc_method_handler(
+                    servicer.DraftBatches,
+                    request_deserializer=flyserve_dot_v1_dot_drafter__pb2.DraftRequests.FromString,
+                    response_serializer=flyserve_dot_v1_dot_drafter__pb2.DraftResponses.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -119,7 +119,7 @@ class Drafter:
             _registered_method=True)
 
     @staticmethod
-    def Draft(request_iterator,
+    def DraftBatches(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -132,9 +132,9 @@ class Drafter:
         return grpc.experimental.stream_stream(
             request_iterator,
             target,
-            '/flyserve.v1.Drafter/Draft',
-            flyserve_dot_v1_dot_drafter__pb2.DraftRequest.SerializeToString,
-            flyserve_dot_v1_dot_drafter__pb2.DraftResponse.FromString,
+            '/flyserve.v1.Drafter/DraftBatches',
+            flyserve_dot_v1_dot_drafter__pb2.DraftRequests.SerializeToString,
+            flyserve_dot_v1_dot_drafter__pb2.DraftResponses.FromString,
             options,
             channel_credentials,
             insecure,

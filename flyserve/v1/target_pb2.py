@@ -25,25 +25,29 @@ _sym_db = _symbol_database.Default()
 from flyserve.v1 import common_pb2 as flyserve_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x66lyserve/v1/target.proto\x12\x0b\x66lyserve.v1\x1a\x18\x66lyserve/v1/common.proto\"\xad\x01\n\rVerifyRequest\x12\x1f\n\x04open\x18\x01 \x01(\x0b\x32\x11.flyserve.v1.Open\x12\'\n\x04step\x18\x02 \x01(\x0b\x32\x17.flyserve.v1.VerifyStepH\x00\x12#\n\x05\x63lose\x18\x03 \x01(\x0b\x32\x12.flyserve.v1.CloseH\x00\x12%\n\x06\x65xtend\x18\x04 \x01(\x0b\x32\x13.flyserve.v1.ExtendH\x00\x42\x06\n\x04kind\"\x94\x01\n\nVerifyStep\x12+\n\x06update\x18\x01 \x01(\x0b\x32\x1b.flyserve.v1.SequenceUpdate\x12\x12\n\nnum_drafts\x18\x02 \x01(\r\x12\x36\n\rdistributions\x18\x03 \x03(\x0b\x32\x1f.flyserve.v1.SparseDistributionJ\x04\x08\x04\x10\x05R\x07span_id\"d\n\x06\x45xtend\x12+\n\x06update\x18\x01 \x01(\x0b\x32\x1b.flyserve.v1.SequenceUpdate\x12\x12\n\nmax_tokens\x18\x02 \x01(\r\x12\x19\n\x11without_entropies\x18\x03 \x01(\x08\"\xbe\x01\n\x0eVerifyResponse\x12\x31\n\x0cverification\x18\x01 \x01(\x0b\x32\x19.flyserve.v1.VerificationH\x00\x12#\n\x05stale\x18\x02 \x01(\x0b\x32\x12.flyserve.v1.StaleH\x00\x12%\n\x06queued\x18\x03 \x01(\x0b\x32\x13.flyserve.v1.QueuedH\x00\x12%\n\x06opened\x18\x04 \x01(\x0b\x32\x13.flyserve.v1.OpenedH\x00\x42\x06\n\x04kind\"\xe3\x01\n\x0cVerification\x12\x0f\n\x07step_id\x18\x01 \x01(\x04\x12\x0f\n\x07\x63hoices\x18\x02 \x03(\r\x12\x11\n\tentropies\x18\x03 \x03(\x02\x12\x17\n\x0f\x65xcluded_drafts\x18\x04 \x03(\r\x12%\n\x05times\x18\x05 \x01(\x0b\x32\x16.flyserve.v1.StepTimes\x12\x1f\n\x04load\x18\x06 \x01(\x0b\x32\x11.flyserve.v1.Load\x12/\n\x08logprobs\x18\x07 \x03(\x0b\x32\x1d.flyserve.v1.PositionLogprobs\x12\x0c\n\x04gaps\x18\x08 \x03(\x02\"g\n\x10PositionLogprobs\x12\x12\n\x05\x64raft\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x0e\n\x06\x63hoice\x18\x02 \x01(\x02\x12\x0f\n\x07top_ids\x18\x03 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x04 \x03(\x02\x42\x08\n\x06_draft2\x8c\x01\n\x06Target\x12;\n\x04Info\x12\x18.flyserve.v1.InfoRequest\x1a\x19.flyserve.v1.InfoResponse\x12\x45\n\x06Verify\x12\x1a.flyserve.v1.VerifyRequest\x1a\x1b.flyserve.v1.VerifyResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x66lyserve/v1/target.proto\x12\x0b\x66lyserve.v1\x1a\x18\x66lyserve/v1/common.proto\">\n\x0eVerifyRequests\x12,\n\x08requests\x18\x01 \x03(\x0b\x32\x1a.flyserve.v1.VerifyRequest\"A\n\x0fVerifyResponses\x12.\n\tresponses\x18\x01 \x03(\x0b\x32\x1b.flyserve.v1.VerifyResponse\"\xe6\x01\n\rVerifyRequest\x12\x10\n\x08sequence\x18\x05 \x01(\x04\x12\x1f\n\x04open\x18\x01 \x01(\x0b\x32\x11.flyserve.v1.Open\x12\'\n\x04step\x18\x02 \x01(\x0b\x32\x17.flyserve.v1.VerifyStepH\x00\x12#\n\x05\x63lose\x18\x03 \x01(\x0b\x32\x12.flyserve.v1.CloseH\x00\x12%\n\x06\x65xtend\x18\x04 \x01(\x0b\x32\x13.flyserve.v1.ExtendH\x00\x12%\n\x06\x63\x61ncel\x18\x06 \x01(\x0b\x32\x13.flyserve.v1.CancelH\x00\x42\x06\n\x04kind\"\x94\x01\n\nVerifyStep\x12+\n\x06update\x18\x01 \x01(\x0b\x32\x1b.flyserve.v1.SequenceUpdate\x12\x12\n\nnum_drafts\x18\x02 \x01(\r\x12\x36\n\rdistributions\x18\x03 \x03(\x0b\x32\x1f.flyserve.v1.SparseDistributionJ\x04\x08\x04\x10\x05R\x07span_id\"d\n\x06\x45xtend\x12+\n\x06update\x18\x01 \x01(\x0b\x32\x1b.flyserve.v1.SequenceUpdate\x12\x12\n\nmax_tokens\x18\x02 \x01(\r\x12\x19\n\x11without_entropies\x18\x03 \x01(\x08\"\xf1\x01\n\x0eVerifyResponse\x12\x10\n\x08sequence\x18\x05 \x01(\x04\x12\x31\n\x0cverification\x18\x01 \x01(\x0b\x32\x19.flyserve.v1.VerificationH\x00\x12#\n\x05stale\x18\x02 \x01(\x0b\x32\x12.flyserve.v1.StaleH\x00\x12%\n\x06queued\x18\x03 \x01(\x0b\x32\x13.flyserve.v1.QueuedH\x00\x12%\n\x06opened\x18\x04 \x01(\x0b\x32\x13.flyserve.v1.OpenedH\x00\x12\x1f\n\x03\x65nd\x18\x06 \x01(\x0b\x32\x10.flyserve.v1.EndH\x00\x42\x06\n\x04kind\"\xe3\x01\n\x0cVerification\x12\x0f\n\x07step_id\x18\x01 \x01(\x04\x12\x0f\n\x07\x63hoices\x18\x02 \x03(\r\x12\x11\n\tentropies\x18\x03 \x03(\x02\x12\x17\n\x0f\x65xcluded_drafts\x18\x04 \x03(\r\x12%\n\x05times\x18\x05 \x01(\x0b\x32\x16.flyserve.v1.StepTimes\x12\x1f\n\x04load\x18\x06 \x01(\x0b\x32\x11.flyserve.v1.Load\x12/\n\x08logprobs\x18\x07 \x03(\x0b\x32\x1d.flyserve.v1.PositionLogprobs\x12\x0c\n\x04gaps\x18\x08 \x03(\x02\"g\n\x10PositionLogprobs\x12\x12\n\x05\x64raft\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x0e\n\x06\x63hoice\x18\x02 \x01(\x02\x12\x0f\n\x07top_ids\x18\x03 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x04 \x03(\x02\x42\x08\n\x06_draft2\x95\x01\n\x06Target\x12;\n\x04Info\x12\x18.flyserve.v1.InfoRequest\x1a\x19.flyserve.v1.InfoResponse\x12N\n\rVerifyBatches\x12\x1b.flyserve.v1.VerifyRequests\x1a\x1c.flyserve.v1.VerifyResponses(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'flyserve.v1.target_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_VERIFYREQUEST']._serialized_start=68
-  _globals['_VERIFYREQUEST']._serialized_end=241
-  _globals['_VERIFYSTEP']._serialized_start=244
-  _globals['_VERIFYSTEP']._serialized_end=392
-  _globals['_EXTEND']._serialized_start=394
-  _globals['_EXTEND']._serialized_end=494
-  _globals['_VERIFYRESPONSE']._serialized_start=497
-  _globals['_VERIFYRESPONSE']._serialized_end=687
-  _globals['_VERIFICATION']._serialized_start=690
-  _globals['_VERIFICATION']._serialized_end=917
-  _globals['_POSITIONLOGPROBS']._serialized_start=919
-  _globals['_POSITIONLOGPROBS']._serialized_end=1022
-  _globals['_TARGET']._serialized_start=1025
-  _globals['_TARGET']._serialized_end=1165
+  _globals['_VERIFYREQUESTS']._serialized_start=67
+  _globals['_VERIFYREQUESTS']._serialized_end=129
+  _globals['_VERIFYRESPONSES']._serialized_start=131
+  _globals['_VERIFYRESPONSES']._serialized_end=196
+  _globals['_VERIFYREQUEST']._serialized_start=199
+  _globals['_VERIFYREQUEST']._serialized_end=429
+  _globals['_VERIFYSTEP']._serialized_start=432
+  _globals['_VERIFYSTEP']._serialized_end=580
+  _globals['_EXTEND']._serialized_start=582
+  _globals['_EXTEND']._serialized_end=682
+  _globals['_VERIFYRESPONSE']._serialized_start=685
+  _globals['_VERIFYRESPONSE']._serialized_end=926
+  _globals['_VERIFICATION']._serialized_start=929
+  _globals['_VERIFICATION']._serialized_end=1156
+  _globals['_POSITIONLOGPROBS']._serialized_start=1158
+  _globals['_POSITIONLOGPROBS']._serialized_end=1261
+  _globals['_TARGET']._serialized_start=1264
+  _globals['_TARGET']._serialized_end=1413
 # @@protoc_insertion_point(module_scope)

@@ -41,10 +41,10 @@ class TargetStub:
                 request_serializer=flyserve_dot_v1_dot_common__pb2.InfoRequest.SerializeToString,
                 response_deserializer=flyserve_dot_v1_dot_common__pb2.InfoResponse.FromString,
                 _registered_method=True)
-        self.Verify = channel.stream_stream(
-                '/flyserve.v1.Target/Verify',
-                request_serializer=flyserve_dot_v1_dot_target__pb2.VerifyRequest.SerializeToString,
-                response_deserializer=flyserve_dot_v1_dot_target__pb2.VerifyResponse.FromString,
+        self.VerifyBatches = channel.stream_stream(
+                '/flyserve.v1.Target/VerifyBatches',
+                request_serializer=flyserve_dot_v1_dot_target__pb2.VerifyRequests.SerializeToString,
+                response_deserializer=flyserve_dot_v1_dot_target__pb2.VerifyResponses.FromString,
                 _registered_method=True)
 
 
@@ -59,8 +59,8 @@ class TargetServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Verify(self, request_iterator, context):
-        """Serves one sequence: step by step, the first one with open, then close.
+    def VerifyBatches(self, request_iterator, context):
+        """Serves all sequences of one client. A message holds those of several sequences that were ready at the same time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -74,10 +74,10 @@ def add_TargetServicer_to_server(servicer, server):
                     request_deserializer=flyserve_dot_v1_dot_common__pb2.InfoRequest.FromString,
                     response_serializer=flyserve_dot_v1_dot_common__pb2.InfoResponse.SerializeToString,
             ),
-            'Verify': grpc.stream_stream_rpc_method_handler(
-                    servicer.Verify,
-                    request_deserializer=flyserve_dot_v1_dot_target__pb2.VerifyRequest.FromString,
-                    response_serializer=flyserve_dot_v1_dot_target__pb2.VerifyResponse.SerializeToString,
+            'VerifyBatches': grpc.stream_stream_rpc_method_handler(
+                    servicer.VerifyBatches,
+                    request_deserializer=flyserve_dot_v1_dot_target__pb2.VerifyRequests.FromString,
+                    response_serializer=flyserve_dot_v1_dot_target__pb2.VerifyResponses.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -119,7 +119,7 @@ class Target:
             _registered_method=True)
 
     @staticmethod
-    def Verify(request_iterator,
+    def VerifyBatches(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -132,9 +132,9 @@ class Target:
         return grpc.experimental.stream_stream(
             request_iterator,
             target,
-            '/flyserve.v1.Target/Verify',
-            flyserve_dot_v1_dot_target__pb2.VerifyRequest.SerializeToString,
-            flyserve_dot_v1_dot_target__pb2.VerifyResponse.FromString,
+            '/flyserve.v1.Target/VerifyBatches',
+            flyserve_dot_v1_dot_target__pb2.VerifyRequests.SerializeToString,
+            flyserve_dot_v1_dot_target__pb2.VerifyResponses.FromString,
             options,
             channel_credentials,
             insecure,

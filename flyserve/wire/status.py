@@ -29,6 +29,9 @@ logger = logging.getLogger(__name__)
 DETAILS = "grpc-status-details-bin"
 """Key of the trailing metadata that carries the status."""
 
+CODES = {code.value[0]: code for code in grpc.StatusCode}
+"""The status codes of gRPC by their numbers."""
+
 _MOST_MESSAGE_BYTES = 640
 """Longest message of a status. gRPC sends it twice, and refuses statuses of more than 8 kB."""
 
@@ -132,6 +135,13 @@ def from_peer_error(error: Any) -> FlyServeError:
     if isinstance(found, InvalidRequest | DeadlineExceeded | InternalError):
         return found
     return NotReady(error.details() or error.code().name)
+
+
+def from_peer_status(data: bytes) -> FlyServeError:
+    """Return the error of a serialized status of another service, as `from_peer_error` does."""
+    status, trailing = status_pb2.Status.FromString(data), grpc.aio.Metadata((DETAILS, data))
+    code = CODES.get(status.code, grpc.StatusCode.UNKNOWN)
+    return from_peer_error(grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailing, status.message))
 
 
 def _has_details(error: Any) -> bool:

@@ -21,7 +21,7 @@ from flyserve.wire.status import from_rpc_error
 from flyserve.wire.streams import info_from_wire
 from router.replicas.acceptance import Acceptance, AcceptanceState
 from router.replicas.breaker import Breaker
-from services.common.streams import is_task_cancelled
+from services.common.shared_stream.client import is_task_cancelled
 
 _HANDSHAKE_TIMEOUT_S = 5.0
 _MAX_FAILED_PROBES = 2

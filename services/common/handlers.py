@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health
 
 from flyserve.core.errors import InvalidRequest
-from flyserve.wire.status import DETAILS, to_status
+from flyserve.wire.status import CODES, DETAILS, to_status
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Check = Callable[[str, Context], None]
@@ -28,8 +28,6 @@ The bytes of a stream of requests count as 0.
 Around = Callable[[Context, int], AbstractAsyncContextManager[None]]
 """Opens the block in which a method runs; takes the number of its request's bytes."""
 Decode = Callable[[Any], Any]
-
-_CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
@@ -134,4 +132,4 @@ async def _guard(context: Context) -> AsyncIterator[None]:
     except Exception as error:
         status = to_status(error)
         context.set_trailing_metadata(((DETAILS, status.SerializeToString()),))
-        await context.abort(_CODES[status.code], status.message)
+        await context.abort(CODES[status.code], status.message)

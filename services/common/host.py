@@ -71,12 +71,14 @@ class Service:
         name: Full name of the service, such as `flyserve.v1.Target`.
         close: Frees the servicer's resources; awaited after the server has stopped.
         failure: Returns when the service can no longer serve; awaited while the server runs.
+        drain: Lets open streams end with their last sequence; called before the server stops.
     """
 
     name: str
     register: Callable[[grpc.aio.Server], None]
     close: Callable[[], Awaitable[None]]
     failure: Callable[[], Awaitable[None]] | None = None
+    drain: Callable[[], None] = lambda: None
 
 
 class SidecarServer(Protocol):
@@ -181,6 +183,7 @@ class Host:
             self._watch.cancel()
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         asyncio.get_running_loop().call_later(_HEALTH_NOTICE_S, self._health.end_watches)
+        self._service.drain()
         drains = (sidecar.drain(grace_s) for sidecar in self._sidecars)
         await asyncio.gather(self._stop_server(grace_s), *drains)
         if self._health_server is not None:

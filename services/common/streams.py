@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -22,9 +24,7 @@ from flyserve.core.messages import (
 )
 from flyserve.core.sequence import SequenceMirror, SequenceUpdate, TokenSequence
 from flyserve.core.types import SparseDistribution
-from flyserve.v1.drafter_pb2_grpc import DrafterStub
-from flyserve.v1.target_pb2_grpc import TargetStub
-from flyserve.wire.status import from_peer_error
+from flyserve.wire.batches import DRAFT, VERIFY
 from flyserve.wire.streams import (
     draft_request_to_wire,
     draft_response_from_wire,
@@ -32,7 +32,8 @@ from flyserve.wire.streams import (
     verify_response_from_wire,
     write_opening,
 )
-from services.common.telemetry.tracing import outgoing_metadata
+from services.common.shared_stream.client import SequenceCall, open_sequence
+from services.common.telemetry.tracing import outgoing_traceparent
 
 Step = TypeVar("Step")
 Answer = TypeVar("Answer", bound=Verification | Draft)
@@ -42,7 +43,9 @@ _CLOSE_TIMEOUT_S = 1.0
 
 
 class SequenceStream(Generic[Step, Answer]):
-    """One sequence at one server; an async context manager that ends it.
+    """One sequence at one server, in the stream that its channel shares.
+
+    An async context manager that ends the sequence.
 
     Attributes:
         num_bytes: Bytes sent and received.
@@ -52,7 +55,7 @@ class SequenceStream(Generic[Step, Answer]):
 
     def __init__(
         self,
-        call: Any,
+        call: SequenceCall,
         opening: Open,
         to_wire: Callable[[Step | Close], Any],
         from_wire: Callable[[Any], Answer | Stale | Queued | Opened],
@@ -62,6 +65,8 @@ class SequenceStream(Generic[Step, Answer]):
         self.on_place: Callable[[Queued | Opened], None] = lambda message: None
         self._call = call
         self._opening: Open | None = opening
+        if (traceparent := outgoing_traceparent()) != opening.traceparent:
+            self._opening = replace(opening, traceparent=traceparent)
         self._to_wire = to_wire
         self._from_wire = from_wire
         self._view = SequenceMirror()
@@ -72,7 +77,7 @@ class SequenceStream(Generic[Step, Answer]):
         self._last = self._view.update(sequence, (), decided)
 
     def cancel(self) -> None:
-        """Cancel the stream; a step that waits for its answer raises NotReady."""
+        """Cancel the sequence; a step that waits for its answer raises NotReady."""
         self._call.cancel()
 
     async def __aenter__(self) -> Self:
@@ -102,7 +107,8 @@ class SequenceStream(Generic[Step, Answer]):
         """
         for _ in range(_MAX_REPLAYS_IN_A_ROW + 1):
             update = self._view.update(sequence, drafts, decided)
-            answer = await self._exchange(make_step(update))
+            self._send(make_step(update))
+            answer = await self._receive()
             if answer.step_id != update.step_id:
                 raise NotReady(f"the server answered step {answer.step_id} instead of step {update.step_id}")
             if not isinstance(answer, Stale):
@@ -111,67 +117,38 @@ class SequenceStream(Generic[Step, Answer]):
             self.replays += 1
         raise NotReady(f"the server answered stale {_MAX_REPLAYS_IN_A_ROW + 1} times in a row")
 
-    async def _exchange(self, step: Step) -> Answer | Stale:
-        try:
-            await self._write(step)
-            return await self._read()
-        except grpc.aio.AioRpcError as error:
-            raise from_peer_error(error) from error
-        except asyncio.InvalidStateError:
-            raise await self._ended() from None
-        except asyncio.CancelledError:
-            if is_task_cancelled():
-                raise
-            raise NotReady("the stream was cancelled") from None
-
-    async def _read(self) -> Answer | Stale:
+    async def _receive(self) -> Answer | Stale:
         """Return the answer to a step; the sequence may have to wait for its place before."""
-        while (response := await self._call.read()) is not grpc.aio.EOF:
+        while (response := await self._call.receive()) is not None:
             self.num_bytes += response.ByteSize()
             message = self._from_wire(response)
             if not isinstance(message, Queued | Opened):
                 return message
             self.on_place(message)
-        raise await self._ended()
+        raise NotReady("the server ended the sequence")
 
-    async def _write(self, message: Step | Close) -> None:
+    def _send(self, message: Step | Close) -> None:
         request = self._to_wire(message)
         if self._opening is not None:
             write_opening(self._opening, request)
             self._opening = None
-        self.num_bytes += request.ByteSize()
-        await self._call.write(request)
-
-    async def _ended(self) -> FlyServeError:
-        return NotReady(f"the server ended the stream: {(await self._call.code()).name}")
+        self.num_bytes += self._call.send(request)
 
     async def _close(self) -> None:
         """Send an explicit close; without it the server assumes that its client is lost."""
         if self._opening is not None:
             return
-        try:
+        with suppress(FlyServeError, TimeoutError):
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-                await self._write(Close(self._last))
-                await self._call.read()  # the server ends the stream
-        except (grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError, TimeoutError):
-            # NOTE: gRPC raises InternalError if the server ends the stream at the moment of a write.
-            return
-        except asyncio.CancelledError:
-            if is_task_cancelled():
-                raise
-
-
-def is_task_cancelled() -> bool:
-    """Return True if the task was cancelled rather than its call."""
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0
+                self._send(Close(self._last))
+                await self._call.receive()  # the end, before which the server has freed its place
 
 
 class TargetStream(SequenceStream[VerifyStep | Extend, Verification]):
     """One sequence at one target replica."""
 
     def __init__(self, channel: grpc.aio.Channel, opening: Open) -> None:
-        call = TargetStub(channel).Verify(metadata=outgoing_metadata())
+        call = open_sequence(channel, VERIFY)
         super().__init__(call, opening, verify_request_to_wire, verify_response_from_wire)
 
     async def verify(
@@ -212,7 +189,7 @@ class DrafterStream(SequenceStream[DraftStep, Draft]):
     """
 
     def __init__(self, channel: grpc.aio.Channel, opening: Open) -> None:
-        call = DrafterStub(channel).Draft(metadata=outgoing_metadata())
+        call = open_sequence(channel, DRAFT)
         super().__init__(call, opening, draft_request_to_wire, draft_response_from_wire)
         self.draft_start = 0
 

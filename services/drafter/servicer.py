@@ -1,6 +1,6 @@
 """The gRPC service of a drafter replica: its streams and their metrics."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -9,12 +9,14 @@ from prometheus_client import CollectorRegistry, Gauge
 from flyserve.core.clock import SystemClock
 from flyserve.core.messages import Draft, DraftStep, Load, Role
 from flyserve.v1 import common_pb2, drafter_pb2_grpc
+from flyserve.wire.batches import DRAFT
 from flyserve.wire.streams import draft_request_from_wire, draft_response_to_wire, info_to_wire
 from services.common.blocking import in_daemon_thread
 from services.common.endpoint_sources import EndpointSource, ListedEndpointSource, RegistryEndpointSource
 from services.common.host import Host, Service
 from services.common.security.access_policy import AccessPolicy, service_access_policy
 from services.common.security.identity import ROUTER, Identity
+from services.common.shared_stream.server import Send, SharedStreams
 from services.common.telemetry.buckets import TOKENS
 from services.common.telemetry.instrumented_stream import StreamTelemetry
 from services.common.telemetry.process import Telemetry
@@ -95,15 +97,20 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
     """Serves drafting streams from one engine."""
 
     def __init__(self, engine: DrafterEngine, telemetry: StreamTelemetry[DraftStep, Draft]) -> None:
+        self.streams = SharedStreams(DRAFT, self._serve)
         self._engine = engine
         self._telemetry = telemetry
 
     async def Info(self, request: common_pb2.InfoRequest, context: Any) -> common_pb2.InfoResponse:
         return info_to_wire(self._engine.info, self._engine.load())
 
-    async def Draft(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+    async def DraftBatches(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+        await self.streams.serve(request_iterator, context)
+
+    async def _serve(self, requests: AsyncIterator[Any], send: Send) -> None:
+        """Serve one sequence."""
         await self._telemetry.serve(
-            request_iterator, context, draft_request_from_wire, self._engine.open, draft_response_to_wire
+            requests, send, draft_request_from_wire, self._engine.open, draft_response_to_wire
         )
 
     async def close(self) -> None:
@@ -164,7 +171,7 @@ def host_drafter(
     servicer = DrafterServicer(engine, streams)
 
     register = partial(drafter_pb2_grpc.add_DrafterServicer_to_server, servicer)
-    service = Service(SERVICE_NAME, register, servicer.close, engine.failure)
+    service = Service(SERVICE_NAME, register, servicer.close, engine.failure, servicer.streams.drain)
     return Host(service, address, access_policy=access_policy, telemetry=telemetry)
 
 

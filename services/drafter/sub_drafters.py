@@ -19,6 +19,7 @@ from flyserve.core.sequence import TokenSequence
 from services.common.channel import Backoff, open_channel
 from services.common.endpoint_sources import EndpointSource
 from services.common.security.identity import Identity, certificate_name
+from services.common.shared_stream.client import finish_sequences
 from services.common.streams import DrafterStream
 from services.common.telemetry.tracing import current_span
 from services.drafter.drafting import SubDrafterSession
@@ -245,4 +246,5 @@ class SubDrafters:
         self._version = self._identity.version
         for address, outdated in list(self._channels.items()):
             self._channels[address] = self._open_channel(address)
+            finish_sequences(outdated)
             self._keep(asyncio.create_task(outdated.close(_CLOSE_GRACE_S), name="outdated channel"))

@@ -11,10 +11,12 @@ from flyserve.core.errors import InvalidRequest, Overloaded
 from flyserve.core.messages import Draft, DraftStep, ForwardCosts, Load, ModelInfo, Open, Role
 from flyserve.core.version import VERSION
 from flyserve.v1 import common_pb2, drafter_pb2_grpc
+from flyserve.wire.batches import DRAFT
 from flyserve.wire.streams import draft_request_from_wire, draft_response_to_wire, info_to_wire
 from services.common.host import Host, Service
 from services.common.security.access_policy import service_access_policy
 from services.common.security.identity import ROUTER, Identity, certificate_name
+from services.common.shared_stream.server import Send, SharedStreams
 from services.common.telemetry.buckets import TOKENS
 from services.common.telemetry.instrumented_stream import DraftSteps, StepMetrics, StreamTelemetry
 from services.common.telemetry.process import Telemetry
@@ -77,6 +79,7 @@ class LookupServicer(drafter_pb2_grpc.DrafterServicer):
         self._config = config
         self._budget = IndexBudget(config.lookup_index_tokens)
         self._engine = SuffixEngine(config.response_cache_tokens, self._budget)
+        self.streams = SharedStreams(DRAFT, self._serve)
         self._num_open = 0
         metrics = LookupMetrics(telemetry.registry, config.role, self._load, self._engine, self._budget)
         self._telemetry = StreamTelemetry[DraftStep, Draft](f"{config.role}.draft", telemetry.tracer, metrics)
@@ -99,9 +102,13 @@ class LookupServicer(drafter_pb2_grpc.DrafterServicer):
         )
         return info_to_wire(info, self._load())
 
-    async def Draft(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+    async def DraftBatches(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+        await self.streams.serve(request_iterator, context)
+
+    async def _serve(self, requests: AsyncIterator[Any], send: Send) -> None:
+        """Serve one sequence."""
         await self._telemetry.serve(
-            request_iterator, context, draft_request_from_wire, self._open, draft_response_to_wire
+            requests, send, draft_request_from_wire, self._open, draft_response_to_wire
         )
 
     async def close(self) -> None:
@@ -150,5 +157,5 @@ async def create_host(config: SuffixConfig) -> Host:
     servicer = LookupServicer(config, telemetry)
 
     register = partial(drafter_pb2_grpc.add_DrafterServicer_to_server, servicer)
-    service = Service(SERVICE_NAME, register, servicer.close)
+    service = Service(SERVICE_NAME, register, servicer.close, drain=servicer.streams.drain)
     return Host(service, config.address, access_policy=access_policy, telemetry=telemetry)

@@ -1,6 +1,6 @@
 """The gRPC service of a target replica: its streams and their metrics."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
@@ -8,11 +8,13 @@ from prometheus_client import CollectorRegistry, Counter
 
 from flyserve.core.messages import Extend, Load, Opened, Queued, Role, Verification, VerifyStep
 from flyserve.v1 import common_pb2, target_pb2_grpc
+from flyserve.wire.batches import VERIFY
 from flyserve.wire.streams import info_to_wire, verify_request_from_wire, verify_response_to_wire
 from services.common.blocking import in_daemon_thread
 from services.common.host import Host, Service
 from services.common.security.access_policy import AccessPolicy, service_access_policy
 from services.common.security.identity import ROUTER, Identity
+from services.common.shared_stream.server import Send, SharedStreams
 from services.common.telemetry.instrumented_stream import StreamTelemetry
 from services.common.telemetry.process import Telemetry
 from services.engine.config import StartFollowers
@@ -49,19 +51,25 @@ class TargetServicer(target_pb2_grpc.TargetServicer):
     def __init__(
         self, engine: TargetEngine, telemetry: StreamTelemetry[VerifyStep | Extend, Verification]
     ) -> None:
+        self.streams = SharedStreams(VERIFY, self._serve)
         self._engine = engine
         self._telemetry = telemetry
 
     async def Info(self, request: common_pb2.InfoRequest, context: Any) -> common_pb2.InfoResponse:
         return info_to_wire(self._engine.info, self._engine.load())
 
-    async def Verify(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+    async def VerifyBatches(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+        await self.streams.serve(request_iterator, context)
+
+    async def _serve(self, requests: AsyncIterator[Any], send: Send) -> None:
+        """Serve one sequence."""
+
         async def report(notice: Queued | Opened) -> None:
-            await context.write(verify_response_to_wire(notice))
+            await send(verify_response_to_wire(notice))
 
         open_session = partial(self._engine.open, report=report)
         await self._telemetry.serve(
-            request_iterator, context, verify_request_from_wire, open_session, verify_response_to_wire
+            requests, send, verify_request_from_wire, open_session, verify_response_to_wire
         )
 
     async def close(self) -> None:
@@ -110,5 +118,5 @@ def host_target(
     servicer = TargetServicer(engine, StreamTelemetry("target.verify", telemetry.tracer, metrics))
 
     register = partial(target_pb2_grpc.add_TargetServicer_to_server, servicer)
-    service = Service(SERVICE_NAME, register, servicer.close, engine.failure)
+    service = Service(SERVICE_NAME, register, servicer.close, engine.failure, servicer.streams.drain)
     return Host(service, address, access_policy=access_policy, telemetry=telemetry)

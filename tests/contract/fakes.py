@@ -28,6 +28,7 @@ from flyserve.core.messages import (
 from flyserve.core.request import SamplingParams
 from flyserve.core.sequence import ReplicatedSequence, SequenceUpdate
 from flyserve.v1 import drafter_pb2_grpc, target_pb2_grpc
+from flyserve.wire.batches import DRAFT, VERIFY, BatchMethod
 from flyserve.wire.streams import (
     draft_request_from_wire,
     draft_response_to_wire,
@@ -36,6 +37,7 @@ from flyserve.wire.streams import (
     verify_response_to_wire,
 )
 from services.common.host import Host, Service
+from services.common.shared_stream.server import Send, SharedStreams
 from services.common.stream_server import serve_stream
 
 EOS = 0
@@ -148,7 +150,10 @@ def make_address() -> str:
 class FakeService:
     """Common part of both servers: identity, scripted faults, and a record of their streams."""
 
+    method: BatchMethod
+
     def __init__(self, role: Role, model: HashModel, address: str | None = None, **info: Any) -> None:
+        self.streams = SharedStreams(self.method, self.serve)
         self.model = model
         self.script: Script = _no_fault
         self.num_steps = 0
@@ -162,12 +167,17 @@ class FakeService:
             role, role.value, "w1", "simulated", "t1", VOCAB_SIZE, model.context_length, "", 1, 0, ""
         )
         self.info = replace(whole, **info)
-        service = Service(f"flyserve.v1.{role.name.title()}", self._register, self._close)
+        name = f"flyserve.v1.{role.name.title()}"
+        service = Service(name, self._register, self._close, drain=self.streams.drain)
         self.host = Host(service, address or make_address())
         self._dying: asyncio.Task[None] | None = None
 
     async def Info(self, request: Any, context: Any) -> Any:
         return info_to_wire(self.info, Load(sequences=self.num_open))
+
+    async def serve(self, requests: AsyncIterator[Any], send: Send) -> None:
+        """Serve one sequence."""
+        raise NotImplementedError
 
     async def die(self) -> None:
         """Fault: the process dies in the middle of a step."""
@@ -231,15 +241,20 @@ class FakeTarget(FakeService, target_pb2_grpc.TargetServicer):
         reported: Load that its answers report.
     """
 
+    method = VERIFY
+
     def __init__(self, model: HashModel, **info: Any) -> None:
         super().__init__(Role.TARGET, model, **info)
         self.places: asyncio.Semaphore | None = None
         self.num_queued = 0
         self.reported = Load()
 
-    async def Verify(self, request_iterator: Any, context: Any) -> None:
-        async def send(answer: Any) -> None:
-            await context.write(verify_response_to_wire(answer))
+    async def VerifyBatches(self, request_iterator: Any, context: Any) -> None:
+        await self.streams.serve(request_iterator, context)
+
+    async def serve(self, requests: AsyncIterator[Any], send: Send) -> None:
+        async def answer(message: Any) -> None:
+            await send(verify_response_to_wire(message))
 
         @asynccontextmanager
         async def with_place(opening: Open) -> AsyncIterator[_Session]:
@@ -249,16 +264,16 @@ class FakeTarget(FakeService, target_pb2_grpc.TargetServicer):
                 return
             if self.places.locked():
                 self.num_queued += 1
-                await send(Queued())
+                await answer(Queued())
                 async with self.places:
-                    await send(Opened())
+                    await answer(Opened())
                     async with self.session(opening) as session:
                         yield session
                 return
             async with self.places, self.session(opening) as session:
                 yield session
 
-        await serve_stream(request_iterator, verify_request_from_wire, with_place, send)
+        await serve_stream(requests, verify_request_from_wire, with_place, answer)
 
     def answer(self, known: ReplicatedSequence, opening: Open, step: VerifyStep | Extend) -> Verification:
         if isinstance(step, Extend):
@@ -305,14 +320,19 @@ class FakeTarget(FakeService, target_pb2_grpc.TargetServicer):
 class FakeDrafter(FakeService, drafter_pb2_grpc.DrafterServicer):
     """Proposes tokens."""
 
+    method = DRAFT
+
     def __init__(self, model: HashModel, **info: Any) -> None:
         super().__init__(Role.DRAFTER, model, **info)
 
-    async def Draft(self, request_iterator: Any, context: Any) -> None:
-        async def send(answer: Any) -> None:
-            await context.write(draft_response_to_wire(answer))
+    async def DraftBatches(self, request_iterator: Any, context: Any) -> None:
+        await self.streams.serve(request_iterator, context)
 
-        await serve_stream(request_iterator, draft_request_from_wire, self.session, send)
+    async def serve(self, requests: AsyncIterator[Any], send: Send) -> None:
+        async def answer(message: Any) -> None:
+            await send(draft_response_to_wire(message))
+
+        await serve_stream(requests, draft_request_from_wire, self.session, answer)
 
     def answer(self, known: ReplicatedSequence, opening: Open, step: DraftStep) -> Draft:
         length = len(known)

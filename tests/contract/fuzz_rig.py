@@ -73,6 +73,9 @@ class System:
         self._thread.start()
         self._held = AsyncExitStack()
         self.channels: Mapping[str, grpc.aio.Channel] = self.run(self._start(folder))
+        # A stream that all sequences of a client share stays open after the first of them.
+        for name, method in RPCS:
+            self.run(call(self.channels[name], method, GENUINE[method.input_type.name]()))
         self.num_tasks = self.run(self._settled(0))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -220,12 +223,16 @@ def conversation(make_step: Callable[[Any], Any], to_wire: Callable[[Any], Any])
 
 def verified() -> list[bytes]:
     return conversation(
-        lambda update: VerifyStep(update, min(1, len(update.tokens) - 1)), verify_request_to_wire
+        lambda update: VerifyStep(update, min(1, len(update.tokens) - 1)),
+        lambda message: target_pb2.VerifyRequests(requests=[verify_request_to_wire(message)]),
     )
 
 
 def drafted() -> list[bytes]:
-    return conversation(lambda update: DraftStep(update, 4), draft_request_to_wire)
+    return conversation(
+        lambda update: DraftStep(update, 4),
+        lambda message: drafter_pb2.DraftRequests(requests=[draft_request_to_wire(message)]),
+    )
 
 
 def asked() -> list[bytes]:
@@ -243,8 +250,8 @@ GENUINE: Mapping[str, Callable[[], list[bytes]]] = {
     "InfoRequest": lambda: [b""],
     "WatchRequest": lambda: [b""],
     "ReportRequest": lambda: [registry_pb2.ReportRequest(router="r", waiting=3).SerializeToString()],
-    "VerifyRequest": verified,
-    "DraftRequest": drafted,
+    "VerifyRequests": verified,
+    "DraftRequests": drafted,
     "GenerateRequest": asked,
     "TokenizeRequest": tokenized,
 }

@@ -186,9 +186,9 @@ async def test_a_closed_channel_ends_its_calls(servicer: Scripted) -> None:
 
 async def test_a_stream_takes_no_request_after_its_end() -> None:
     async with connected(FakeTarget(HashModel(), address=ADDRESS).host) as channel:
-        call = TargetStub(channel).Verify()
+        call = TargetStub(channel).VerifyBatches()
         await call.done_writing()
         assert await call.read() is grpc.aio.EOF
         assert await call.read() is grpc.aio.EOF
         with pytest.raises(asyncio.InvalidStateError):
-            await call.write(target_pb2.VerifyRequest())
+            await call.write(target_pb2.VerifyRequests())

@@ -11,12 +11,12 @@ from flyserve.core.errors import DeadlineExceeded, InvalidRequest, NotReady
 from flyserve.core.messages import Open, Verification
 from flyserve.core.sequence import TokenSequence
 from flyserve.v1 import common_pb2, target_pb2
-from flyserve.v1.target_pb2_grpc import TargetStub
 from services.common import stream_server
 from services.common.streams import TargetStream
 from services.engine.simulation.clock_engine import ClockEngine
 from tests.contract.engine_rig import PROMPT
 from tests.contract.fakes import FakeTarget, HashModel
+from tests.support.raw_streams import RawSequence, RawStream
 from tests.support.serving import becomes_true, serving
 
 TIMEOUT_S = 240.0
@@ -43,25 +43,26 @@ async def test_an_idle_stream_is_ended(
     channel: grpc.aio.Channel, engine: ClockEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_server, "IDLE_TTL_S", 0.1)
-    for messages in [(), (OPEN,), (OPEN, step(1))]:
-        call = TargetStub(channel).Verify()
+    for messages in [(OPEN,), (OPEN, step(1))]:
+        call = RawSequence(channel)
         for message in messages:
             await call.write(message)
         if step(1) in messages:
             await call.read()
         async with asyncio.timeout(TIMEOUT_S):
-            assert await call.code() is grpc.StatusCode.UNAVAILABLE, "the request may go on elsewhere"
-            assert "idle" in await call.details()
+            error = await call.error()
+        assert error.code() is grpc.StatusCode.UNAVAILABLE, "the request may go on elsewhere"
+        assert "idle" in str(error.details())
     assert await is_freed(engine)
 
 
 async def test_steps_after_a_close_are_not_answered(channel: grpc.aio.Channel, engine: ClockEngine) -> None:
-    call = TargetStub(channel).Verify()
+    call = RawSequence(channel)
     for message in (OPEN, step(1), CLOSE, step(2)):
         await call.write(message)
     answer = await call.read()
     assert isinstance(answer, target_pb2.VerifyResponse) and answer.verification.step_id == 1
-    assert await call.read() is grpc.aio.EOF and await call.code() is grpc.StatusCode.OK
+    assert await call.read() is grpc.aio.EOF
     assert await is_freed(engine)
 
 
@@ -91,7 +92,7 @@ async def test_a_client_that_reads_its_first_answer_after_the_deadline_gets_an_e
     target.script = AsyncMock(return_value=answer)
     options = (("grpc.http2.bdp_probe", 0),)
     async with serving(target.host) as address, grpc.aio.insecure_channel(address, options) as channel:
-        call = TargetStub(channel).Verify()
+        call = RawSequence(channel)
         opening = common_pb2.Open(prompt_length=4, deadline_ms=300)
         await call.write(target_pb2.VerifyRequest(open=opening))
         await call.write(step(1))
@@ -100,20 +101,18 @@ async def test_a_client_that_reads_its_first_answer_after_the_deadline_gets_an_e
             response = await call.read()
             assert isinstance(response, target_pb2.VerifyResponse)
             assert len(response.verification.choices) == 50_000
-            assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            assert (await call.error()).code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
-async def test_two_thousand_streams_without_a_step_open_no_sequence(
+async def test_two_thousand_sequences_without_a_step_open_no_sequence(
     channel: grpc.aio.Channel, engine: ClockEngine
 ) -> None:
-    calls = []
-    for _ in range(4):
-        calls += [TargetStub(channel).Verify() for _ in range(500)]
-        await asyncio.gather(*(call.write(OPEN) for call in calls[-500:]))
+    stream = RawStream(channel)
+    for part in range(4):
+        await stream.send(*((500 * part + number, OPEN) for number in range(500)))
         assert await verifies(channel)
-    assert not any(call.done() for call in calls)
-    for call in calls:
-        call.cancel()
+    assert not stream.call.done()
+    stream.call.cancel()
     assert await verifies(channel) and await is_freed(engine)
 
 

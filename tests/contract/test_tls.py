@@ -93,7 +93,7 @@ async def test_a_controller_may_call_info_of_a_target_and_nothing_else(authority
     peer = authority.peer(authority.issue("controller.flyserve"), TARGET)
     async with serving(await a_target(authority)) as address, open_channel(address, peer) as channel:
         assert await info(address, peer) is grpc.StatusCode.OK
-        call = TargetStub(channel).Verify(timeout=60)
+        call = TargetStub(channel).VerifyBatches(timeout=60)
         await call.done_writing()
         assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
 

@@ -1,7 +1,7 @@
 """Streams with telemetry: count every step, record a traced stream as a span, name the request in the log."""
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Generic, TypeVar
 
@@ -22,7 +22,7 @@ from flyserve.core.sequence import SequenceUpdate, StaleReason, StaleState
 from services.common.stream_server import SequenceSession, serve_stream
 from services.common.telemetry.buckets import SECONDS
 from services.common.telemetry.logs import name_request
-from services.common.telemetry.tracing import Span, Tracer, record_span, traceparent_in
+from services.common.telemetry.tracing import Span, Tracer, record_span
 
 Step = TypeVar("Step", bound=VerifyStep | Extend | DraftStep)
 Answer = TypeVar("Answer", bound=Verification | Draft)
@@ -67,7 +67,7 @@ class StreamTelemetry(Generic[Step, Answer]):
     """Telemetry of one servicer's streams."""
 
     def __init__(self, name: str, tracer: Tracer | None, metrics: StepMetrics[Answer]) -> None:
-        """Record steps in `metrics`, and one span called `name` per stream."""
+        """Record steps in `metrics`, and one span called `name` per sequence."""
         self._name = name
         self._tracer = tracer
         self._metrics = metrics
@@ -75,29 +75,29 @@ class StreamTelemetry(Generic[Step, Answer]):
     async def serve(
         self,
         requests: AsyncIterator[Any],
-        context: Any,
+        send: Callable[[Any], Awaitable[None]],
         decode: Callable[[Any], Open | Step | Close],
         open_session: Callable[[Open], AbstractAsyncContextManager[SequenceSession[Step, Answer]]],
         encode: Callable[[Answer | Stale], Any],
     ) -> None:
-        """Answer the steps of a call's stream, as `serve_stream` does, in a span of its own.
+        """Answer the steps of one sequence, as `serve_stream` does, in a span of its own.
 
-        NOTE: a coroutine that writes, not a generator: its `finally` runs as soon as the call ends.
+        NOTE: a coroutine that writes, not a generator: its `finally` runs as soon as the sequence ends.
         """
 
-        async def send(answer: Answer | Stale) -> None:
-            await context.write(encode(answer))
+        async def answer(message: Answer | Stale) -> None:
+            await send(encode(message))
 
         @asynccontextmanager
         async def instrumented(opening: Open) -> AsyncIterator[InstrumentedSession[Step, Answer]]:
-            async with open_session(opening) as session:
-                name_request(opening.request_id)
-                if span is not None:
-                    span.set_attribute("request_id", opening.request_id)
-                yield InstrumentedSession(session, span, self._metrics)
+            with record_span(self._tracer, self._name, opening.traceparent) as span:
+                async with open_session(opening) as session:
+                    name_request(opening.request_id)
+                    if span is not None:
+                        span.set_attribute("request_id", opening.request_id)
+                    yield InstrumentedSession(session, span, self._metrics)
 
-        with record_span(self._tracer, self._name, traceparent_in(context.invocation_metadata())) as span:
-            await serve_stream(requests, decode, instrumented, send)
+        await serve_stream(requests, decode, instrumented, answer)
 
 
 class InstrumentedSession(Generic[Step, Answer]):

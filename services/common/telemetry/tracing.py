@@ -55,16 +55,16 @@ def current_span() -> Span | None:
     return _current.get()
 
 
-def outgoing_metadata() -> tuple[tuple[str, str], ...] | None:
-    """Return the metadata that makes a call part of the current span's trace; None without a span."""
+def outgoing_traceparent() -> str:
+    """Return the context that makes a sequence part of the current span's trace; "" without a span."""
     if (span := _current.get()) is None:
-        return None
+        return ""
     from opentelemetry.trace import set_span_in_context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     carrier: dict[str, str] = {}
     TraceContextTextMapPropagator().inject(carrier, set_span_in_context(span))
-    return tuple(carrier.items())
+    return carrier.get(TRACEPARENT, "")
 
 
 def traceparent_in(metadata: Metadata | None) -> str:

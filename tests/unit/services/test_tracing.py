@@ -12,7 +12,7 @@ from services.common.telemetry import otlp
 from services.common.telemetry.config import TelemetryConfig
 from services.common.telemetry.otlp import SpanExport
 from services.common.telemetry.process import Telemetry
-from services.common.telemetry.tracing import current_span, outgoing_metadata, record_span
+from services.common.telemetry.tracing import current_span, outgoing_traceparent, record_span
 
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED, UNSAMPLED = f"00-{TRACE}-{CALLER}-01", f"00-{TRACE}-{CALLER}-00"
@@ -134,4 +134,4 @@ def test_a_collector_that_never_answers_costs_spans_and_neither_time_nor_memory(
 def test_without_a_collector_nothing_is_recorded() -> None:
     assert Telemetry(TelemetryConfig(trace_ratio=1.0), "router").tracer is None
     with record_span(None, "generate", SAMPLED) as span:
-        assert span is None and current_span() is None and outgoing_metadata() is None
+        assert span is None and current_span() is None and not outgoing_traceparent()

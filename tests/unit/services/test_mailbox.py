@@ -1,0 +1,112 @@
+"""Messages between a stream and its sequences: order, limits, ends."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flyserve.core.errors import InvalidRequest, NotReady
+from services.common.shared_stream.mailbox import (
+    _BATCH_BYTES,
+    MOST_MESSAGE_BYTES,
+    MOST_MESSAGES,
+    Inbox,
+    Outbox,
+)
+
+
+class Sized:
+    """A message of some size."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def ByteSize(self) -> int:
+        return self.size
+
+
+@given(st.lists(st.sampled_from([1, 1000, _BATCH_BYTES - 1, _BATCH_BYTES, 3 * _BATCH_BYTES]), max_size=3000))
+def test_batches_have_all_messages_in_order_and_no_more_than_fit(sizes: list[int]) -> None:
+    batches: list[list[Sized]] = []
+
+    async def write(batch: list[Sized]) -> None:
+        batches.append(batch)
+
+    async def run() -> None:
+        outbox = Outbox(write)
+        for message in sent:
+            outbox.put(message)
+        outbox.close()
+        await outbox.run()
+
+    sent = [Sized(size) for size in sizes]
+    asyncio.run(run())
+    assert [message for batch in batches for message in batch] == sent
+    for batch in batches:
+        assert 0 < len(batch) <= MOST_MESSAGES
+        assert len(batch) == 1 or sum(message.size for message in batch) <= _BATCH_BYTES
+
+
+async def test_what_is_ready_during_a_write_leaves_in_one_batch() -> None:
+    batches: list[list[Sized]] = []
+    is_written = asyncio.Event()
+
+    async def write(batch: list[Sized]) -> None:
+        batches.append(batch)
+        await is_written.wait()
+
+    outbox = Outbox(write)
+    writer = asyncio.create_task(outbox.run())
+    first, others = Sized(1), [Sized(1) for _ in range(5)]
+    outbox.put(first)
+    while not batches:
+        await asyncio.sleep(0)
+    for message in others:
+        outbox.put(message)
+    is_written.set()
+    outbox.close()
+    await writer
+    assert batches == [[first], others]
+
+
+async def test_a_receiver_that_does_not_read_stops_its_sender() -> None:
+    outbox = Outbox(lambda batch: asyncio.sleep(0))
+    for _ in range(2):
+        outbox.put(Sized(MOST_MESSAGE_BYTES))
+    waiting = asyncio.create_task(outbox.room())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    writer = asyncio.create_task(outbox.run())
+    await waiting
+    writer.cancel()
+
+
+def test_a_message_that_no_receiver_takes_is_refused() -> None:
+    outbox = Outbox(lambda batch: asyncio.sleep(0))
+    assert outbox.put(Sized(MOST_MESSAGE_BYTES)) == MOST_MESSAGE_BYTES
+    with pytest.raises(InvalidRequest, match=f"has {MOST_MESSAGE_BYTES + 1} bytes"):
+        outbox.put(Sized(MOST_MESSAGE_BYTES + 1))
+
+
+@pytest.mark.parametrize("error", [None, NotReady("lost")])
+async def test_an_inbox_ends_after_its_last_message(error: Exception | None) -> None:
+    inbox = Inbox[Sized]()
+    first, second = Sized(1), Sized(2)
+    reading = asyncio.create_task(inbox.get())
+    await asyncio.sleep(0)
+    assert inbox.put(first) and await reading is first
+    assert inbox.put(second)
+    inbox.end(error)
+    inbox.end(NotReady("the first end counts"))
+    assert inbox.put(Sized(3)) and await inbox.get() is second
+    if error is None:
+        assert [each async for each in inbox] == []
+    else:
+        with pytest.raises(NotReady, match="lost"):
+            await inbox.get()
+
+
+def test_an_inbox_takes_few_messages_that_nobody_reads() -> None:
+    inbox = Inbox[Sized]()
+    assert [inbox.put(Sized(1)) for _ in range(17)] == [True] * 16 + [False]
