@@ -32,8 +32,8 @@ stream to each replica, as a drafter does to its sub-drafters. It carries all se
 number of its sequence, and those that are ready together travel together. Every step sends the absolute
 position: how many tokens to keep, what to append after them, and how many will never be rolled back. Prefill,
 verification, roll-back, retry and fail-over are this one operation. A server that no longer has the kept
-tokens answers `stale`, and the client replays the sequence from its start. A stream
-that ends without the `close` of a sequence means that the peer is lost.
+tokens answers `stale`, and the client replays the sequence from its start. A stream that ends without the
+`close` of a sequence means that the peer is lost.
 """
 
 Place = tuple[int, ...]

@@ -53,8 +53,8 @@ async def serve_stream(
     if (first := await _next(requests)) is None:
         return
     opening, decoded = opening_from_wire(first), decode(first)
-    # NOTE: the session opens only at the first step, which may follow in a message of its own: a rejection
-    # between two writes would show the client a broken stream instead of the reason.
+    # NOTE: the session opens only at the first step, which may follow in a message of its own: a sequence
+    # without a step takes no place.
     message = await _following(requests, decode) if isinstance(decoded, Open) else decoded
     if message is None or isinstance(message, Close):
         return

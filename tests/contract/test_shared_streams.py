@@ -17,6 +17,7 @@ from flyserve.v1 import common_pb2, target_pb2
 from flyserve.wire.batches import VERIFY
 from flyserve.wire.status import CODES
 from flyserve.wire.streams import verify_response_to_wire
+from services.common.shared_stream import server
 from services.common.shared_stream.client import finish_sequences, open_sequence
 from services.common.shared_stream.mailbox import MOST_MESSAGES
 from services.common.shared_stream.server import Send
@@ -160,6 +161,19 @@ async def test_hostile_messages_end_only_their_sequence(
     async with asyncio.timeout(TIMEOUT_S):
         assert await stream.call.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert engine.load().sequences == 0
+
+
+async def test_one_client_may_open_as_many_sequences_as_allowed(
+    channel: grpc.aio.Channel, engine: ClockEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_MOST_SEQUENCES", 3)
+    first, other = RawStream(channel), RawStream(channel)
+    await first.send(*((number, opening()) for number in range(4)))
+    assert await end_of(first, 3) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    await other.send((3, opening()))
+    async with asyncio.timeout(TIMEOUT_S):
+        assert (await other.receive()).HasField("verification"), "another client has places of its own"
+    assert engine.load().sequences == 4
 
 
 async def test_a_server_that_answers_what_nobody_asked_loses_that_sequence_only() -> None:
