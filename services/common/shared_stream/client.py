@@ -18,6 +18,10 @@ from services.common.shared_stream.mailbox import Inbox, Outbox
 _ENDED = (grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError)
 """Errors of a write to a call that has ended, which its reader reports."""
 
+_TURN = 8
+"""Responses that are handed on at once. The next steps of these sequences leave before others are handled:
+otherwise the server would wait until the router has handled all that a forward returns."""
+
 _streams: dict[grpc.aio.Channel, "SharedStream"] = {}
 """The stream of each channel, while it takes new sequences; a channel leads to one service."""
 
@@ -123,8 +127,10 @@ class SharedStream:
             while (batch := await self._call.read()) is not grpc.aio.EOF:
                 if batch is None:  # by gRPC, where a message cannot be decoded
                     raise DecodeError
-                for response in batch.responses:
+                for index, response in enumerate(batch.responses, start=1):
                     self._receive(response)
+                    if index % _TURN == 0:
+                        await asyncio.sleep(0)
             code = await self._call.code()
             make_error = partial(NotReady, f"the server ended the stream: {code.name}")
         except grpc.aio.AioRpcError as error:
