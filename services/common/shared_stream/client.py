@@ -13,14 +13,10 @@ from google.protobuf.message import DecodeError
 
 from flyserve.core.errors import FlyServeError, NotReady
 from flyserve.wire.batches import BatchMethod, cancel_request, error_of
-from services.common.shared_stream.mailbox import Inbox, Outbox
+from services.common.shared_stream.mailbox import ENOUGH, Inbox, Outbox
 
 _ENDED = (grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError)
 """Errors of a write to a call that has ended, which its reader reports."""
-
-_TURN = 8
-"""Responses that are handed on at once. The next steps of these sequences leave before others are handled:
-otherwise the server would wait until the router has handled all that a forward returns."""
 
 _streams: dict[grpc.aio.Channel, "SharedStream"] = {}
 """The stream of each channel, while it takes new sequences; a channel leads to one service."""
@@ -61,7 +57,7 @@ class SequenceCall:
         """
         request.sequence = self._number
         self._has_sent = True
-        return self._stream.outbox.put(request)
+        return self._stream.send(request)
 
     async def receive(self) -> Any:
         """Return the next message; None after the server's regular end.
@@ -83,7 +79,7 @@ class SharedStream:
 
     def __init__(self, call: Any, method: BatchMethod, retire: Callable[["SharedStream"], object]) -> None:
         """Take over a call that has begun; `retire` is called when it takes no more sequences."""
-        self.outbox = Outbox[Any](lambda requests: call.write(method.requests(requests)))
+        self._outbox = Outbox[Any](lambda requests: call.write(method.requests(requests)))
         self._call, self._method, self._retire = call, method, retire
         self._sequences: dict[int, SequenceCall] = {}
         self._numbers = count(1)
@@ -98,11 +94,15 @@ class SharedStream:
         self._sequences[number] = sequence = SequenceCall(number, self)
         return sequence
 
+    def send(self, request: Any) -> int:
+        """Send a message of one sequence; return its bytes."""
+        return self._outbox.put(request, len(self._sequences))
+
     def end(self, number: int, error: FlyServeError | None, must_cancel: bool = False) -> None:
         """End a sequence here, and at the server if it `must_cancel` it."""
         self._sequences.pop(number).inbox.end(error)
         if must_cancel:
-            self.outbox.put(cancel_request(self._method, number))
+            self._outbox.put(cancel_request(self._method, number))
         self._finish_if_idle()
 
     def finish(self) -> None:
@@ -113,11 +113,11 @@ class SharedStream:
 
     def _finish_if_idle(self) -> None:
         if self._is_finishing and not self._sequences:
-            self.outbox.close()
+            self._outbox.close()
 
     async def _write(self) -> None:
         with suppress(*_ENDED):
-            await self.outbox.run()
+            await self._outbox.sent()
             await self._call.done_writing()
 
     async def _read(self) -> None:
@@ -127,10 +127,10 @@ class SharedStream:
             while (batch := await self._call.read()) is not grpc.aio.EOF:
                 if batch is None:  # by gRPC, where a message cannot be decoded
                     raise DecodeError
-                for index, response in enumerate(batch.responses, start=1):
-                    self._receive(response)
-                    if index % _TURN == 0:
+                for index, response in enumerate(batch.responses):
+                    if index and index % ENOUGH == 0:
                         await asyncio.sleep(0)
+                    self._receive(response)
             code = await self._call.code()
             make_error = partial(NotReady, f"the server ended the stream: {code.name}")
         except grpc.aio.AioRpcError as error:

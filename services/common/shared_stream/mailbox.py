@@ -2,8 +2,10 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import Generic, Protocol, Self, TypeVar
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from flyserve.core.errors import InvalidRequest
 
@@ -11,6 +13,8 @@ MOST_MESSAGE_BYTES = 4 * 1024 * 1024 - 64
 """Longest message of a sequence: gRPC ends a stream, and so all its sequences, at one of more than 4 MiB."""
 MOST_MESSAGES = 1024
 """Most messages that are sent together; a receiver does not read a batch of more."""
+ENOUGH = 8
+"""Messages that are handled or sent at once: the peer works on them while the next ones are made."""
 _BATCH_BYTES = 256 * 1024
 """Size from which no more messages join a batch, so that long prompts do not hold up short steps."""
 _WAITING_BYTES = 4 * 1024 * 1024
@@ -84,17 +88,22 @@ class Inbox(Generic[M]):
 class Outbox(Generic[M]):
     """Messages of many sequences on their way into one stream: those that are ready leave together."""
 
-    def __init__(self, write: Callable[[list[M]], Awaitable[object]]) -> None:
-        """Send nothing before `run`; `write` sends a batch, and returns when the next one may follow."""
+    def __init__(self, write: Callable[[list[M]], Coroutine[Any, Any, object]]) -> None:
+        """`write` sends a batch, and returns when the next one may follow."""
         self._write = write
         self._waiting: deque[tuple[M, int]] = deque()
         self._num_bytes = 0
-        self._is_closed = False
-        self._is_filled, self._has_room = asyncio.Event(), asyncio.Event()
+        self._is_closed = self._is_writing = False
+        self._loop = asyncio.get_running_loop()
+        self._end: asyncio.Future[None] = self._loop.create_future()
+        self._has_room = asyncio.Event()
         self._has_room.set()
 
-    def put(self, message: M) -> int:
+    def put(self, message: M, num_senders: int = ENOUGH) -> int:
         """Add a message; return its bytes.
+
+        It leaves as soon as `ENOUGH` messages wait, or one of each of the `num_senders`; at the latest in the
+        next turn of the event loop, but not before the end of the write that is under way.
 
         Raises:
             InvalidRequest: The message is longer than gRPC allows.
@@ -110,7 +119,11 @@ class Outbox(Generic[M]):
         self._num_bytes += num_bytes
         if self._num_bytes > _WAITING_BYTES:
             self._has_room.clear()
-        self._is_filled.set()
+        if not self._is_writing:
+            if len(self._waiting) >= min(num_senders, ENOUGH):
+                self._run()
+            elif len(self._waiting) == 1:
+                self._loop.call_soon(self._flush)
         return num_bytes
 
     async def room(self) -> None:
@@ -119,16 +132,39 @@ class Outbox(Generic[M]):
             await self._has_room.wait()
 
     def close(self) -> None:
-        """Let `run` return as soon as all messages are sent."""
+        """Take no more messages; `sent` returns as soon as all are sent."""
         self._is_closed = True
-        self._is_filled.set()
+        self._flush()
 
-    async def run(self) -> None:
-        """Send the messages until the outbox is closed."""
-        while self._waiting or not self._is_closed:
-            await self._is_filled.wait()
-            if batch := self._next_batch():
-                await self._write(batch)
+    async def sent(self) -> None:
+        """Return when the outbox is closed and all its messages are sent; raise the error of a write."""
+        await self._end
+
+    def _flush(self) -> None:
+        if not self._is_writing:
+            self._run()
+
+    def _run(self, writing: Coroutine[Any, Any, object] | None = None, _: object = None) -> None:
+        """Continue a write, then write what waits, until a write must wait itself: its future calls this.
+
+        NOTE: not a task, which would begin a write only in the next turn of the event loop.
+        """
+        self._is_writing = True
+        try:
+            while writing is not None or (self._waiting and not self._end.done()):
+                writing = writing or self._write(self._next_batch())
+                with suppress(StopIteration):
+                    writing.send(None).add_done_callback(partial(self._run, writing))
+                    return
+                writing = None
+        except asyncio.CancelledError:
+            self._end.cancel()
+        except Exception as error:
+            if not self._end.done():
+                self._end.set_exception(error)
+        self._is_writing = False
+        if self._is_closed and not self._end.done():
+            self._end.set_result(None)
 
     def _next_batch(self) -> list[M]:
         """Return the first messages that fit together; one that is longer leaves alone."""
@@ -144,6 +180,4 @@ class Outbox(Generic[M]):
         self._num_bytes -= size
         if self._num_bytes <= _WAITING_BYTES:
             self._has_room.set()
-        if not (self._waiting or self._is_closed):
-            self._is_filled.clear()
         return batch

@@ -1,7 +1,7 @@
 """Server side of shared streams: a task for each sequence; the end of one leaves the others alone."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ from services.common.shared_stream.mailbox import MOST_MESSAGES, Inbox, Outbox
 _MOST_SEQUENCES = 10_000
 """Open sequences of one client. An engine limits those that it holds; this bounds what waits before it."""
 
+Write = Callable[[Any], Coroutine[Any, Any, object]]
 Send = Callable[[Any], Awaitable[None]]
 ServeSequence = Callable[[AsyncIterator[Any], Send], Awaitable[None]]
 """Serve one sequence from its requests; what it raises is sent to the client as the end of the sequence."""
@@ -49,9 +50,7 @@ class SharedStreams:
 class _Stream:
     """One call, and its open sequences by their numbers."""
 
-    def __init__(
-        self, method: BatchMethod, serve_sequence: ServeSequence, write: Callable[[Any], Awaitable[object]]
-    ) -> None:
+    def __init__(self, method: BatchMethod, serve_sequence: ServeSequence, write: Write) -> None:
         self._method, self._serve_sequence = method, serve_sequence
         self._outbox = Outbox[Any](lambda responses: write(method.responses(responses)))
         self._inboxes: dict[int, Inbox[Any]] = {}
@@ -62,7 +61,7 @@ class _Stream:
     async def run(self, requests: AsyncIterator[Any], is_draining: bool) -> None:
         """Serve until the client sends no more, or the last sequence of a draining stream has ended."""
         self._reader = reader = asyncio.create_task(self._read(requests))
-        writer = asyncio.create_task(self._outbox.run())
+        writer = asyncio.create_task(self._outbox.sent())
         if is_draining:
             self.drain()
         try:
@@ -144,5 +143,5 @@ class _Stream:
 
     async def _send(self, number: int, response: Any) -> None:
         response.sequence = number
-        self._outbox.put(response)
+        self._outbox.put(response, len(self._tasks))
         await self._outbox.room()

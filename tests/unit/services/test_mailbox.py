@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from flyserve.core.errors import InvalidRequest, NotReady
 from services.common.shared_stream.mailbox import (
     _BATCH_BYTES,
+    ENOUGH,
     MOST_MESSAGE_BYTES,
     MOST_MESSAGES,
     Inbox,
@@ -38,7 +39,7 @@ def test_batches_have_all_messages_in_order_and_no_more_than_fit(sizes: list[int
         for message in sent:
             outbox.put(message)
         outbox.close()
-        await outbox.run()
+        await outbox.sent()
 
     sent = [Sized(size) for size in sizes]
     asyncio.run(run())
@@ -48,42 +49,90 @@ def test_batches_have_all_messages_in_order_and_no_more_than_fit(sizes: list[int
         assert len(batch) == 1 or sum(message.size for message in batch) <= _BATCH_BYTES
 
 
+class SlowWrites:
+    """Writes that end when `is_written` is set."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[Sized]] = []
+        self.is_written = asyncio.Event()
+
+    async def write(self, batch: list[Sized]) -> None:
+        self.batches.append(batch)
+        await self.is_written.wait()
+
+
 async def test_what_is_ready_during_a_write_leaves_in_one_batch() -> None:
-    batches: list[list[Sized]] = []
-    is_written = asyncio.Event()
+    writes = SlowWrites()
+    outbox = Outbox(writes.write)
+    first, others = Sized(1), [Sized(1) for _ in range(2 * ENOUGH)]
+    outbox.put(first, 1)
+    for message in others:
+        outbox.put(message, 1)
+    writes.is_written.set()
+    outbox.close()
+    await outbox.sent()
+    assert writes.batches == [[first], others]
+
+
+@pytest.mark.parametrize(("num_senders", "num_waiting"), [(1, 0), (3, 2), (1000, ENOUGH - 1)])
+async def test_a_batch_leaves_in_the_turn_that_completes_it(num_senders: int, num_waiting: int) -> None:
+    writes = SlowWrites()
+    outbox = Outbox(writes.write)
+    messages = [Sized(1) for _ in range(num_waiting + 1)]
+    for message in messages[:-1]:
+        outbox.put(message, num_senders)
+    assert not writes.batches, "others may become ready in this turn"
+    outbox.put(messages[-1], num_senders)
+    assert writes.batches == [messages]
+
+
+async def test_a_batch_that_others_could_join_leaves_in_the_next_turn() -> None:
+    writes = SlowWrites()
+    outbox = Outbox(writes.write)
+    messages = [Sized(1), Sized(1)]
+    for message in messages:
+        outbox.put(message, 3)
+    await asyncio.sleep(0)
+    assert writes.batches == [messages]
+
+
+@pytest.mark.parametrize("error", [NotReady("lost"), asyncio.CancelledError()])
+async def test_a_write_that_fails_ends_the_outbox(error: BaseException) -> None:
+    is_failing = asyncio.Event()
 
     async def write(batch: list[Sized]) -> None:
         batches.append(batch)
-        await is_written.wait()
+        await is_failing.wait()
+        raise error
 
+    batches: list[list[Sized]] = []
     outbox = Outbox(write)
-    writer = asyncio.create_task(outbox.run())
-    first, others = Sized(1), [Sized(1) for _ in range(5)]
-    outbox.put(first)
-    while not batches:
-        await asyncio.sleep(0)
-    for message in others:
-        outbox.put(message)
-    is_written.set()
+    sent = asyncio.create_task(outbox.sent())
+    outbox.put(Sized(1), 1)
+    outbox.put(Sized(1), 1)
+    is_failing.set()
+    await asyncio.wait([sent])
+    outbox.put(Sized(1), 1)
     outbox.close()
-    await writer
-    assert batches == [[first], others]
+    assert len(batches) == 1, "nothing follows a write that failed"
+    with pytest.raises(type(error)):
+        sent.result()
 
 
 async def test_a_receiver_that_does_not_read_stops_its_sender() -> None:
-    outbox = Outbox(lambda batch: asyncio.sleep(0))
-    for _ in range(2):
-        outbox.put(Sized(MOST_MESSAGE_BYTES))
+    writes = SlowWrites()
+    outbox = Outbox(writes.write)
+    for _ in range(3):
+        outbox.put(Sized(MOST_MESSAGE_BYTES), 1)
     waiting = asyncio.create_task(outbox.room())
     await asyncio.sleep(0)
     assert not waiting.done()
-    writer = asyncio.create_task(outbox.run())
+    writes.is_written.set()
     await waiting
-    writer.cancel()
 
 
-def test_a_message_that_no_receiver_takes_is_refused() -> None:
-    outbox = Outbox(lambda batch: asyncio.sleep(0))
+async def test_a_message_that_no_receiver_takes_is_refused() -> None:
+    outbox = Outbox(SlowWrites().write)
     assert outbox.put(Sized(MOST_MESSAGE_BYTES)) == MOST_MESSAGE_BYTES
     with pytest.raises(InvalidRequest, match=f"has {MOST_MESSAGE_BYTES + 1} bytes"):
         outbox.put(Sized(MOST_MESSAGE_BYTES + 1))
