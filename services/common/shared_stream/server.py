@@ -139,7 +139,7 @@ class _Stream:
             await self._serve_sequence(inbox, partial(self._send, number))
         except Exception as caught:
             error = caught
-        self._outbox.put(end_response(self._method, number, error))
+        self._outbox.put(end_response(self._method, number, error), len(self._tasks))
 
     async def _send(self, number: int, response: Any) -> None:
         response.sequence = number
