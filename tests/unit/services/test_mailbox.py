@@ -7,6 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flyserve.core.errors import InvalidRequest, NotReady
+from flyserve.v1 import target_pb2
+from flyserve.wire.batches import VERIFY
+from services.common.shared_stream.client import SharedStream
 from services.common.shared_stream.mailbox import (
     _BATCH_BYTES,
     ENOUGH,
@@ -159,3 +162,32 @@ async def test_an_inbox_ends_after_its_last_message(error: Exception | None) -> 
 def test_an_inbox_takes_few_messages_that_nobody_reads() -> None:
     inbox = Inbox[Sized]()
     assert [inbox.put(Sized(1)) for _ in range(17)] == [True] * 16 + [False]
+
+
+class OpenCall:
+    """A client's call whose server does not answer."""
+
+    def __init__(self) -> None:
+        self.written: list[list[int]] = []
+
+    async def write(self, batch: target_pb2.VerifyRequests) -> None:
+        self.written.append([request.sequence for request in batch.requests])
+
+    async def read(self) -> None:
+        await asyncio.Event().wait()
+
+    def cancel(self) -> None:
+        """Do nothing: no server has it."""
+
+
+async def test_a_message_leaves_at_once_if_its_sequence_is_alone_else_with_those_of_others() -> None:
+    call = OpenCall()
+    stream = SharedStream(call, VERIFY, lambda stream: None)
+    first = stream.open()
+    first.send(target_pb2.VerifyRequest())
+    assert call.written == [[1]]
+    second = stream.open()
+    first.send(target_pb2.VerifyRequest())
+    assert call.written == [[1]], "the second sequence may send in this turn"
+    second.send(target_pb2.VerifyRequest())
+    assert call.written == [[1], [1, 2]]
