@@ -100,6 +100,8 @@ async def run_all(engine: Engine) -> dict[str, Any]:
             "entropies": [scores.entropies for scores in (*plain, *verified)],
             "logprobs": [[asdict(each) for each in scores.logprobs] for scores in plain],
         }
+    while engine.load().sequences:  # the engine's thread has not closed the last one yet
+        await asyncio.sleep(0.01)
     found["load"] = engine.load()._asdict()
     await engine.stop()
     return found
