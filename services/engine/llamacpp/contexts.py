@@ -24,7 +24,7 @@ _FEW_ROWS = 7
 """The same for weights of which 8 and more rows have other bits than fewer: llama.cpp has two kernels."""
 _COMPARED_ROWS = (1, 2, 7, 8, 16)
 _SPARE_SHARE, _LEAST_SPARE = 16, 256
-"""Cells beside the KV positions with `deterministic`: one for so many positions, and the least number."""
+"""Cells beside the KV positions with `deterministic`: one per this many positions, and the least number."""
 DETERMINISTIC_COPIES = 2 + 1 / _SPARE_SHARE
 """Memory of a KV position with `deterministic`, in its bytes: a cell, a part of a spare one, a saved copy."""
 _OWN_SEQUENCES = 2
