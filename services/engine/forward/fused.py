@@ -11,13 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM
 
+from services.engine.forward.attention import Attention
 from services.engine.forward.forward_batch import NO_CAP, Cap, ForwardBatch
 from services.engine.forward.fused_attention import FusedAttention, RotatedAttention
 from services.engine.forward.linears import BiasedLinear, Linear
-from services.engine.forward.residual import RmsNorm, make_residual
+from services.engine.forward.residual import Residual, RmsNorm, make_residual
 from services.engine.forward.rotation import Rotary
 from services.engine.forward.shape import AttentionShape
-from services.engine.forward.varlen_attention import make_attention
+from services.engine.forward.varlen_attention import fits_kernel, make_attention
 from services.engine.memory.kv_cache import ContiguousKvCache, KvCache
 
 _LLAMA_LIKE = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM)
@@ -84,15 +85,27 @@ class FusedForward:
         self._dtype = kv_cache.dtype or self._rows_dtype
         self._rotary = _rotary_tables(model, config.max_position_embeddings, self._dtype)
 
+    @property
+    def attends_at_once(self) -> bool:
+        """True if attention over memory in blocks on a GPU is one call for all sequences."""
+        return fits_kernel(self._dtype, self._shape.dim)
+
     def __call__(self, batch: ForwardBatch) -> Tensor:
         """Return the logits of the output rows, (outputs, embedding rows)."""
-        residual = make_residual(F.embedding(batch.ids, self._embedding).to(self._rows_dtype))
-        attend = self._attention(batch)
+        return self.head(self.layers(batch.ids, self._attention(batch)), batch)
+
+    def layers(self, ids: Tensor, attend: Callable[[int, Tensor], Tensor]) -> Residual:
+        """Return the rows of these tokens after all layers."""
+        residual = make_residual(F.embedding(ids, self._embedding).to(self._rows_dtype))
         for index, layer in enumerate(self._layers):
             projected = layer.project(residual.normalized(layer.attention_norm))
             residual.add(layer.output(attend(index, projected)))
             gate, up = layer.gate_up(residual.normalized(layer.mlp_norm)).chunk(2, -1)
             residual.add(layer.down(_silu(gate).mul_(up)))
+        return residual
+
+    def head(self, residual: Residual, batch: ForwardBatch) -> Tensor:
+        """Return the logits of the output rows, as a call of the forward."""
         if batch.num_outputs == 0:
             return residual.rows.new_empty(0, len(self._embedding))
         if batch.outputs is not None:
@@ -105,13 +118,16 @@ class FusedForward:
         """As `Forward`."""
         return self._attention(batch)(0, projected.to(self._rows_dtype))
 
+    def rotated(self, positions: Tensor, attend: Attention) -> RotatedAttention:
+        """Return an attention to rotated rows at these positions, (rows,)."""
+        return RotatedAttention(positions, attend, self._shape, self._rotary, self._dtype)
+
     def _attention(self, batch: ForwardBatch) -> Callable[[int, Tensor], Tensor]:
         """Return the attention of a forward over this kind of memory."""
         kv_cache = self.kv_cache
         if isinstance(kv_cache, ContiguousKvCache):
             return FusedAttention(batch, kv_cache, self._shape, self._rotary, self._dtype)
-        attend = make_attention(batch, kv_cache)
-        return RotatedAttention(batch, attend, self._shape, self._rotary, self._dtype)
+        return self.rotated(batch.positions, make_attention(batch, kv_cache))
 
 
 def _silu(rows: Tensor) -> Tensor:

@@ -60,7 +60,9 @@ class FusedAttention:
             kv_cache.clear_after(rows.slot, rows.end)
         masks = batch.masks(None, dtype, padding=kv_cache.padding)
         self._layouts = [self._layout(*pair) for pair in zip(batch.rows, masks, strict=True)]
-        self._rotate = RotatedProjection(batch, shape, rotary, dtype, spare=kv_cache.padding.rows - 1)
+        self._rotate = RotatedProjection(
+            batch.positions, shape, rotary, dtype, spare=kv_cache.padding.rows - 1
+        )
         self._views = self._make_views(self._rotate.shared)
 
     def __call__(self, layer: int, projected: Tensor) -> Tensor:
@@ -144,17 +146,17 @@ class RotatedAttention:
 
     def __init__(
         self,
-        batch: ForwardBatch,
+        positions: Tensor,
         attend: Attention,
         shape: AttentionShape,
         rotary: Rotary,
         dtype: torch.dtype,
     ) -> None:
         heads, kv_heads, dim = shape
-        self._rotate = RotatedProjection(batch, shape, rotary, dtype)
+        self._rotate = RotatedProjection(positions, shape, rotary, dtype)
         self._attend = attend
-        self._queries = (batch.num_tokens, heads, dim), (shape.width, dim, 1)
-        self._new = (batch.num_tokens, 2, kv_heads, dim), (shape.width, kv_heads * dim, dim, 1), heads * dim
+        self._queries = (len(positions), heads, dim), (shape.width, dim, 1)
+        self._new = (len(positions), 2, kv_heads, dim), (shape.width, kv_heads * dim, dim, 1), heads * dim
 
     def __call__(self, layer: int, projected: Tensor) -> Tensor:
         """Return the output of attention, (rows, heads * dim), from the contiguous projection."""

@@ -5,7 +5,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.shape import AttentionShape
 
 
@@ -38,14 +37,15 @@ class RotatedProjection:
     """
 
     def __init__(
-        self, batch: ForwardBatch, shape: AttentionShape, rotary: Rotary, dtype: torch.dtype, spare: int = 0
+        self, positions: Tensor, shape: AttentionShape, rotary: Rotary, dtype: torch.dtype, spare: int = 0
     ) -> None:
-        size = (batch.num_tokens, shape.heads + shape.kv_heads, 2, shape.dim // 2)
+        num_rows = len(positions)
+        size = (num_rows, shape.heads + shape.kv_heads, 2, shape.dim // 2)
         stride = (shape.width, shape.dim, shape.dim // 2, 1)
-        self._cos = rotary.cos.index_select(0, batch.positions)
-        self._sin = rotary.sin.index_select(0, batch.positions)
-        self.shared = self._cos.new_zeros(batch.num_tokens + spare, shape.width, dtype=dtype)
-        self._rows = self.shared[: batch.num_tokens]
+        self._cos = rotary.cos.index_select(0, positions)
+        self._sin = rotary.sin.index_select(0, positions)
+        self.shared = self._cos.new_zeros(num_rows + spare, shape.width, dtype=dtype)
+        self._rows = self.shared[:num_rows]
         self._heads = self.shared.as_strided(size, stride)
 
     def __call__(self, projected: Tensor) -> Tensor:

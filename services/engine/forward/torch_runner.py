@@ -15,6 +15,8 @@ from services.engine.base import DelegatedMemoryStats, ForwardInput, KvSlot
 from services.engine.config import AUTO, ModelConfig, Quantization
 from services.engine.forward.choice import choose_forward
 from services.engine.forward.forward_batch import ForwardBatch
+from services.engine.forward.fused import FusedForward
+from services.engine.forward.graphed import CudaGraphs, GraphedForward
 from services.engine.forward.int8 import int8_name
 from services.engine.forward.invariance import RowCheck, attention_shape
 from services.engine.forward.packed import has_matrix_units
@@ -115,6 +117,7 @@ def load_runner(
     checked = rows.check()
     room_bytes = forward_bytes(loaded.model, config.batch_tokens)
     create_kv_memory(forward, torch.cuda, room_bytes, smallest if is_measured else None)
+    forward, description = _with_graphs(forward, description, torch.device(device))
     logger.info("%s: %s, row_invariant: %s", config.model, description, _result(config, checked))
     info = ModelInfo(
         role=config.role,
@@ -134,6 +137,14 @@ def load_runner(
         kernels=checked.kernels,
     )
     return TorchRunner(info, forward, torch.device(device), description, read_bytes)
+
+
+def _with_graphs(forward: Forward, description: str, device: torch.device) -> tuple[Forward, str]:
+    """Return a forward that is started as CUDA graphs, with its description, if this one can be."""
+    kv_cache = forward.kv_cache
+    if isinstance(forward, FusedForward) and isinstance(kv_cache, PagedKvCache) and forward.attends_at_once:
+        return GraphedForward(forward, kv_cache, device, CudaGraphs()), f"{description}, CUDA graphs"
+    return forward, description
 
 
 def make_kv_cache(kv_tokens: int, max_sequences: int, dtype: torch.dtype | None, device: str) -> KvCache:

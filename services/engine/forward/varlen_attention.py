@@ -25,7 +25,7 @@ def make_attention(batch: ForwardBatch, kv_cache: KvCache) -> Attention:
     return SequentialAttention(batch, kv_cache)
 
 
-class _Group(NamedTuple):
+class KeyGroup(NamedTuple):
     """Sequences of one call.
 
     Attributes:
@@ -45,6 +45,26 @@ class _Group(NamedTuple):
     most_keys: int
 
 
+class PackedBatch(NamedTuple):
+    """The sequences of a batch as the kernel takes them.
+
+    Attributes:
+        written: Rows of memory of the batch's new keys and values, (rows,).
+        groups: Consecutive sequences, of which each call takes some.
+    """
+
+    written: Tensor
+    groups: Sequence[KeyGroup]
+
+
+def pack_batch(batch: ForwardBatch, kv_cache: PagedKvCache) -> PackedBatch:
+    """Look up where a batch writes and reads."""
+    device = batch.ids.device
+    held = {rows.slot: kv_cache.positions(rows.slot, device)[: rows.end] for rows in batch.rows}
+    groups = [_group(rows, torch.cat([held[each.slot] for each in rows])) for rows in _split(batch.rows)]
+    return PackedBatch(torch.cat([held[rows.slot][rows.start :] for rows in batch.rows]), groups)
+
+
 class VarlenAttention:
     """An `Attention` by torch's kernel for sequences of any lengths.
 
@@ -57,8 +77,12 @@ class VarlenAttention:
         batch: ForwardBatch,
         kv_cache: PagedKvCache,
         attend: Callable[..., Tensor | tuple[Tensor, Tensor]] | None = None,
+        packed: PackedBatch | None = None,
     ) -> None:
-        """Prepare a forward; `attend` stands for torch's `varlen_attn`."""
+        """Prepare a forward.
+
+        `attend` stands for torch's `varlen_attn`; `packed` is the batch if it is packed already.
+        """
         # NOTE: the module imports torch's compiler, which a process without a GPU need not load.
         if attend is None:
             from torch.nn.attention.varlen import varlen_attn
@@ -68,12 +92,7 @@ class VarlenAttention:
         self._kv_cache = kv_cache
         self._attend = attend
         self._sequential = SequentialAttention(batch, kv_cache)
-        device = batch.ids.device
-        held = {rows.slot: kv_cache.positions(rows.slot, device)[: rows.end] for rows in batch.rows}
-        self._written = torch.cat([held[rows.slot][rows.start :] for rows in batch.rows])
-        self._groups = [
-            _group(rows, torch.cat([held[each.slot] for each in rows])) for rows in _split(batch.rows)
-        ]
+        self._written, self._groups = packed or pack_batch(batch, kv_cache)
 
     def __call__(
         self,
@@ -86,7 +105,7 @@ class VarlenAttention:
         sinks: Tensor | None = None,
     ) -> Tensor:
         """As `Attention`."""
-        if softcap is not None or sinks is not None or not _fits(queries):
+        if softcap is not None or sinks is not None or not fits_kernel(queries.dtype, queries.shape[2]):
             return self._sequential(layer, queries, new, scaling, window, softcap, sinks)
         self._batch.windows.add(window or None)
         self._batch.caps.add(NO_CAP)
@@ -96,7 +115,7 @@ class VarlenAttention:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _attended(
-        self, group: _Group, memory: Tensor, queries: Tensor, scaling: float | None, window: int | None
+        self, group: KeyGroup, memory: Tensor, queries: Tensor, scaling: float | None, window: int | None
     ) -> Tensor:
         keys, values = memory.index_select(0, group.keys).unbind(1)
         found = self._attend(
@@ -117,8 +136,9 @@ class VarlenAttention:
         return found
 
 
-def _fits(queries: Tensor) -> bool:
-    return queries.dtype.itemsize == 2 and queries.shape[2] <= _MAX_DIM and queries.shape[2] % 8 == 0
+def fits_kernel(dtype: torch.dtype, dim: int) -> bool:
+    """Check that torch's kernel knows this type and size of heads."""
+    return dtype.itemsize == 2 and dim <= _MAX_DIM and dim % 8 == 0
 
 
 def _split(rows: Sequence[SequenceRows]) -> Iterator[Sequence[SequenceRows]]:
@@ -132,9 +152,9 @@ def _split(rows: Sequence[SequenceRows]) -> Iterator[Sequence[SequenceRows]]:
     yield rows[first:]
 
 
-def _group(rows: Sequence[SequenceRows], keys: Tensor) -> _Group:
+def _group(rows: Sequence[SequenceRows], keys: Tensor) -> KeyGroup:
     numbers = [each.num_rows for each in rows], [each.end for each in rows]
     ends = [[0, *accumulate(each)] for each in numbers]
     query_ends, key_ends = torch.tensor(ends, dtype=torch.int32).to(keys.device)
     span = slice(rows[0].offset, rows[-1].offset + rows[-1].num_rows)
-    return _Group(span, keys, query_ends, key_ends, *map(max, numbers))
+    return KeyGroup(span, keys, query_ends, key_ends, *map(max, numbers))

@@ -189,6 +189,9 @@ class PagedKvCache(BlockAllocator):
 
     A layer's tensor is created at full size when the layer first writes, with the shape of the model's rows,
     or by `create_memory` once a cache that is `like` this one has been written to.
+
+    Attributes:
+        spare_row: Row of memory in a block that no slot has: padding is written there, and never read.
     """
 
     def __init__(
@@ -199,6 +202,7 @@ class PagedKvCache(BlockAllocator):
         shapes: dict[int, Tensor] | None = None,
     ) -> None:
         super().__init__(kv_tokens, max_sequences, self._copy_block)
+        self.spare_row = self.kv_capacity
         self.dtype = dtype
         self.padding = NO_PADDING
         self._shapes: dict[int, Tensor] = {} if shapes is None else shapes  # empty tensors, like the layers'
@@ -257,7 +261,7 @@ class PagedKvCache(BlockAllocator):
 
     def _create(self, layer: int) -> None:
         shape = self._shapes[layer]
-        self._layers[layer] = shape.new_zeros((self.kv_capacity, *shape.shape[1:]))
+        self._layers[layer] = shape.new_zeros((self.kv_capacity + BLOCK_TOKENS, *shape.shape[1:]))
 
     def _copy_block(self, source: Block, target: Block) -> None:
         for memory in self._layers.values():
