@@ -129,12 +129,13 @@ class KvCacheManager(PrefixCache):
         self._index.extend(slot, keys)
 
     def reuse(self, slot: KvSlot, keys: Sequence[BlockKey], computed_blocks: int) -> int:
-        """Share the longest cached prefix, as `PrefixCache`; drop cached slots for it, but preempt none."""
+        """Share the longest cached prefix, as `PrefixCache`; drop cached slots for it, but preempt none.
+
+        The slot that had it stays as old as it is: the one that shares it has all that was used of it.
+        """
         match = self._index.match(keys, computed_blocks, slot) if self.has_memory(slot) else None
         if match is None:
             return 0
-        if match.slot in self._cached:
-            self._cached.move_to_end(match.slot)
         copy = partial(self._memory.copy_prefix, match.slot, slot, match.num_blocks * BLOCK_TOKENS)
         if not self._take(copy, protected=match.slot):
             return 0
@@ -147,10 +148,10 @@ class KvCacheManager(PrefixCache):
         sequence.admission = None
 
     def _take(self, take: Callable[[], bool], protected: KvSlot | None = None) -> bool:
-        """Call `take` until it succeeds; after each failure drop the least recently used cached slot."""
+        """Call `take` until it succeeds; after each failure drop the oldest cached slot that is not protected."""
         while not take():
-            oldest = next(iter(self._cached), protected)
-            if oldest is None or oldest == protected:
+            oldest = next((slot for slot in self._cached if slot != protected), None)
+            if oldest is None:
                 return False
             self._drop(oldest)
         return True

@@ -146,6 +146,21 @@ async def test_the_least_recently_used_prefix_is_dropped_first() -> None:
         assert reused == {"a": 0, "b": 304}
 
 
+async def test_conversations_by_turns_find_their_last_prompts() -> None:
+    """Each goes on with other tokens than the model's own, as an agent's does whose trace is replayed."""
+    async with running(kv_tokens=6 * 320) as engine:
+        for turn, length in enumerate(range(128, 288, 32)):
+            prompt = PROMPT[:length]
+            for salt in ("abc" * 2)[turn % 3 :][:3]:
+                sequence = await opened(engine, prompt, salt=salt)
+                _, times = await scored(engine, sequence)
+                assert times.reused_tokens == (length - 32 if turn else 0)
+                known = TokenSequence(prompt).prefix_hash(length)
+                sequence.apply(SequenceUpdate(2, length, (9,) * 32, length + 32, known))
+                await scored(engine, sequence)
+                engine.close(sequence)
+
+
 async def test_closed_sequences_of_one_prefix_are_kept_once() -> None:
     async with running() as engine:
         for length in (320, 160, 320, 240):
