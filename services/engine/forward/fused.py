@@ -9,19 +9,19 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM
+from transformers import LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM
 
 from services.engine.forward.attention import Attention
 from services.engine.forward.forward_batch import NO_CAP, Cap, ForwardBatch
 from services.engine.forward.fused_attention import FusedAttention, RotatedAttention
-from services.engine.forward.linears import BiasedLinear, Linear
+from services.engine.forward.linears import BiasedLinear, HeadNormedLinear, Linear
 from services.engine.forward.residual import Residual, RmsNorm, make_residual
 from services.engine.forward.rotation import Rotary
 from services.engine.forward.shape import AttentionShape
 from services.engine.forward.varlen_attention import fits_kernel, make_attention
 from services.engine.memory.kv_cache import ContiguousKvCache, KvCache
 
-_LLAMA_LIKE = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM)
+_LLAMA_LIKE = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 _ELEMENTS_OF_ONE_THREAD = 2**15 - 1
 _STATIC_ROPE = {"default", "linear", "llama3"}
 
@@ -156,9 +156,15 @@ def _fuse(layer: Any, make_linear: Callable[[Tensor], Linear], eps: float, dtype
 def _fuse_projection(attention: Any, make_linear: Callable[[Tensor], Linear], dtype: torch.dtype) -> Linear:
     parts = (attention.q_proj, attention.k_proj, attention.v_proj)
     linear = make_linear(_joined(*parts))
-    if attention.q_proj.bias is None:
+    if attention.q_proj.bias is not None:
+        linear = BiasedLinear(linear, torch.cat([part.bias for part in parts]).to(dtype))
+    if not hasattr(attention, "q_norm"):
         return linear
-    return BiasedLinear(linear, torch.cat([part.bias for part in parts]).to(dtype))
+    norms = [
+        norm.weight.to(dtype).expand(len(part.weight) // len(norm.weight), -1)
+        for part, norm in zip(parts, (attention.q_norm, attention.k_norm), strict=False)
+    ]
+    return HeadNormedLinear(linear, torch.cat(norms), attention.q_norm.variance_epsilon)
 
 
 def _joined(*parts: nn.Linear) -> Tensor:

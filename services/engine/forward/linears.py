@@ -146,3 +146,22 @@ class BiasedLinear:
 
     def __call__(self, rows: Tensor) -> Tensor:
         return self.linear(rows).add_(self.bias)
+
+
+@dataclass(slots=True)
+class HeadNormedLinear:
+    """A linear whose first outputs are heads, each of which is normalised (Qwen 3).
+
+    Attributes:
+        weight: Weights of the RMS norms of these heads, (heads, dim).
+    """
+
+    linear: Linear
+    weight: Tensor
+    eps: float
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        projected = self.linear(rows)
+        heads = projected[:, : self.weight.numel()].unflatten(1, self.weight.shape)
+        heads.copy_(F.rms_norm(heads, self.weight.shape[1:], None, self.eps).mul_(self.weight))
+        return projected

@@ -140,6 +140,6 @@ def test_a_model_that_raises_is_rejected_in_one_line(
 
     monkeypatch.setattr(ragged, "ragged_attention", fails)
     with pytest.raises(
-        ModelError, match="Qwen3ForCausalLM cannot be computed: RuntimeError: sizes do not fit"
+        ModelError, match="MistralForCausalLM cannot be computed: RuntimeError: sizes do not fit"
     ):
-        served(model_folder("qwen3"))
+        served(model_folder("mistral"))

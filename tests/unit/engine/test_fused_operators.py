@@ -59,7 +59,7 @@ def test_doubled_rows_add_exactly_and_norm_as_plain_ones(dtype: torch.dtype, num
 
 
 @pytest.mark.parametrize("cache", [ContiguousKvCache, PagedKvCache])
-@pytest.mark.parametrize("kind", ["llama", "llama_odd", "qwen2"])
+@pytest.mark.parametrize("kind", ["llama", "llama_odd", "qwen2", "qwen3"])
 def test_many_rows_equal_transformers(model_folder: FolderMaker, kind: str, cache: Any) -> None:
     model: Any = load_model(model_folder(kind), "float32").model
     kv_cache = cache(512, 4)

@@ -43,7 +43,7 @@ from tests.support.tiny_models import make_tiny
 
 FolderMaker = Callable[[str], Path]
 KINDS = ["llama", "llama_odd", "qwen2", "qwen3", "mistral", "mistral_full", "gpt2"]
-FUSED = ["llama", "llama_odd", "qwen2", "mistral_full"]
+FUSED = ["llama", "llama_odd", "qwen2", "qwen3", "mistral_full"]
 
 
 def full_logits(model: Any, ids: list[int]) -> torch.Tensor:
