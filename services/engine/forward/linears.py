@@ -162,6 +162,6 @@ class HeadNormedLinear:
 
     def __call__(self, rows: Tensor) -> Tensor:
         projected = self.linear(rows)
-        heads = projected[:, : self.weight.numel()].unflatten(1, self.weight.shape)
+        heads = projected[:, : self.weight.numel()].view(-1, *self.weight.shape)
         heads.copy_(F.rms_norm(heads, self.weight.shape[1:], None, self.eps).mul_(self.weight))
         return projected

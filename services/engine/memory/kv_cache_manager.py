@@ -148,7 +148,7 @@ class KvCacheManager(PrefixCache):
         sequence.admission = None
 
     def _take(self, take: Callable[[], bool], protected: KvSlot | None = None) -> bool:
-        """Call `take` until it succeeds; after each failure drop the oldest cached slot that is not protected."""
+        """Call `take` until it succeeds; after each failure drop the oldest cached slot but `protected`."""
         while not take():
             oldest = next((slot for slot in self._cached if slot != protected), None)
             if oldest is None:
