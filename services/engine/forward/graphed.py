@@ -93,7 +93,7 @@ class GraphedForward:
         try:
             result, replay = capture(partial(self._layers, size, batch))
             expected = result[: batch.num_tokens].clone()
-            is_equal = torch.equal(replay()[: batch.num_tokens], expected)
+            is_equal = torch.equal(_bits(replay()[: batch.num_tokens]), _bits(expected))
         except RuntimeError as error:
             fault = describe(error)
         else:
@@ -123,6 +123,11 @@ def _size_of(batch: ForwardBatch) -> _Size | None:
     return _Size(_power_of_two(rows), max(_FEWEST_KEYS, _power_of_two(keys)))
 
 
+def _bits(rows: Tensor) -> Tensor:
+    """Return the bytes of some rows: those of a result that is not a number are equal, too."""
+    return rows.contiguous().view(torch.uint8)
+
+
 def _power_of_two(number: int) -> int:
     """Return the smallest power of two that is not less."""
     return 1 << (number - 1).bit_length()
@@ -137,15 +142,17 @@ class CudaGraphs:
 
     def __call__(self, run: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], Tensor]]:
         """Run some work on the current GPU and capture it; as `Capture`."""
-        current = torch.cuda.current_stream()
+        current, graph = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
         self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream):  # libraries take the memory that they keep outside the capture
-            result = run()
-        current.wait_stream(self._stream)
-        graph = torch.cuda.CUDAGraph()
-        # NOTE: other threads of this process may call CUDA meanwhile, as for the masks of grammars.
-        with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
-            captured = run()
+        try:
+            with torch.cuda.stream(self._stream):  # libraries take the memory that they keep before a capture
+                result = run()
+            # NOTE: other threads of this process may call CUDA meanwhile, as for the masks of grammars.
+            with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
+                captured = run()
+        finally:
+            torch.cuda.set_stream(current)  # a capture that fails leaves its own stream current
+            current.wait_stream(self._stream)
 
         def replay() -> Tensor:
             graph.replay()

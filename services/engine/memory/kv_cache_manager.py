@@ -131,15 +131,18 @@ class KvCacheManager(PrefixCache):
     def reuse(self, slot: KvSlot, keys: Sequence[BlockKey], computed_blocks: int) -> int:
         """Share the longest cached prefix, as `PrefixCache`; drop cached slots for it, but preempt none.
 
-        The slot that had it stays as old as it is: the one that shares it has all that was used of it.
+        A cached slot becomes the newest by it, unless most of it is shared: then this slot takes its place.
         """
         match = self._index.match(keys, computed_blocks, slot) if self.has_memory(slot) else None
         if match is None:
             return 0
+        if match.slot in self._cached and 2 * match.num_blocks < self._index.num_blocks(match.slot):
+            self._cached.move_to_end(match.slot)
         copy = partial(self._memory.copy_prefix, match.slot, slot, match.num_blocks * BLOCK_TOKENS)
         if not self._take(copy, protected=match.slot):
             return 0
         self._index.truncate(slot, computed_blocks * BLOCK_TOKENS)
+        self._index.extend(slot, keys[: match.num_blocks])  # it may close before its first forward
         return match.num_blocks
 
     def _withdraw(self, sequence: EngineSequence) -> None:

@@ -1,7 +1,8 @@
 """Sequences with a common prefix: which tokens are reused, and which are never shared."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -159,6 +160,35 @@ async def test_conversations_by_turns_find_their_last_prompts() -> None:
                 sequence.apply(SequenceUpdate(2, length, (9,) * 32, length + 32, known))
                 await scored(engine, sequence)
                 engine.close(sequence)
+
+
+async def test_a_long_prefix_of_which_little_is_shared_stays_new() -> None:
+    async with running(kv_tokens=1024) as engine:
+        for tokens in (PROMPT, [5] * 320, [*PROMPT[:96], *[7] * 32]):
+            sequence = await opened(engine, tokens)
+            await scored(engine, sequence)
+            engine.close(sequence)
+        engine.close(await opened(engine, [6] * 400))
+        _, times = await scored(engine, await opened(engine, PROMPT))
+        assert times.reused_tokens == 304
+
+
+async def test_sequences_that_close_before_a_forward_keep_their_prefix_new() -> None:
+    async with running(kv_tokens=1024) as engine:
+        await scored(engine, first := await opened(engine, PROMPT))
+        engine.close(first)
+        for turn in range(6):
+            sequence = await opened(engine, [*PROMPT, turn, turn])
+            scoring = engine.run_timed(sequence.score(1))
+            task = asyncio.ensure_future(scoring)
+            await asyncio.sleep(0)
+            engine.close(sequence)
+            with suppress(Exception, asyncio.CancelledError):
+                await task
+            await scored(engine, other := await opened(engine, [30 + turn] * 320))
+            engine.close(other)
+        _, times = await scored(engine, await opened(engine, PROMPT))
+        assert times.reused_tokens == 304
 
 
 async def test_closed_sequences_of_one_prefix_are_kept_once() -> None:
