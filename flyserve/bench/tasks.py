@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from flyserve.core.errors import ConfigError
+from flyserve.calibration.prompts import load_prompts
 
 TASKS = Path(__file__).with_name("held_out.jsonl")
 _ANSWER = "Answer:"
@@ -38,35 +38,9 @@ def load_tasks(count: int | None = None, path: Path = TASKS) -> list[Task]:
         return [Task(**json.loads(line)) for line in islice(lines, count)]
 
 
-def load_prompts(path: Path, count: int) -> list[Task]:
-    """Load the first `count` prompts of a file. A line is a JSON object: `prompt`, perhaps `answer`.
-
-    Raises:
-        ConfigError: The file cannot be read, has no prompt, or a line is something else.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--prompts: {path} cannot be read: {error}") from None
-    numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
-    if not numbered:
-        raise ConfigError(f"--prompts: {path} has no prompt: write one JSON object a line")
-    return [_own_task(f"{path}:{number}", line) for number, line in numbered[:count]]
-
-
-def _own_task(place: str, line: str) -> Task:
-    try:
-        given = json.loads(line)
-    except (ValueError, RecursionError):
-        given = None
-    texts = {"answer": "", **given} if isinstance(given, dict) else {}
-    are_texts = all(isinstance(text, str) for text in texts.values())
-    if texts.keys() != {"prompt", "answer"} or not are_texts or not texts["prompt"]:
-        raise ConfigError(
-            f'--prompts: {place}: must be a JSON object such as {{"prompt": "...", "answer": "..."}},'
-            " in which the answer may be left out"
-        )
-    return Task(place, "", texts["prompt"], texts["answer"])
+def own_tasks(path: Path, count: int | None = None) -> list[Task]:
+    """Load the first `count` prompts of a user's file, or all; raise ConfigError as `load_prompts` does."""
+    return [Task(own.place, "", own.prompt, own.answer) for own in load_prompts(path, count)]
 
 
 def is_correct(response: str, answer: str) -> bool:

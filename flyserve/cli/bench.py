@@ -14,6 +14,8 @@ from flyserve.client import Client
 from flyserve.core.errors import START_FIRST, ConfigError
 from flyserve.server import demo_file
 
+DEFAULT_PROBLEMS = 60
+"""Shipped problems to send, unless a number is given."""
 EXAMPLES = """Examples:
 
 flyserve bench --problems 60
@@ -30,13 +32,17 @@ def bench(
             metavar="HOST:PORT", help="A running deployment; by default the demo is started and stopped."
         ),
     ] = None,
-    problems: Annotated[int, typer.Option(min=1, help="Problems to send.")] = 60,
+    problems: Annotated[
+        int | None,
+        typer.Option(min=1, help="Send the first problems only.", show_default="60, or all --prompts"),
+    ] = None,
     prompts: Annotated[
         Path | None,
         typer.Option(
             dir_okay=False,
             help='File of your own problems, a JSON object a line: {"prompt": "...", "answer": "..."}.'
-            " A response that contains the answer is right; without an answer only speeds are compared.",
+            " A response that contains the answer is right; without an answer only speeds are compared."
+            " It may be that of flyserve calibrate.",
         ),
     ] = None,
     report: Annotated[
@@ -47,11 +53,12 @@ def bench(
     """Compare the ways of decoding on held-out tasks or on your own prompts, and print a table."""
     with reported_errors(START_FIRST):
         from flyserve.bench.comparison import comparison_table, notes, run, write_report
-        from flyserve.bench.tasks import load_prompts, load_tasks
+        from flyserve.bench.tasks import load_tasks, own_tasks
 
-        tasks = load_tasks(problems) if prompts is None else load_prompts(prompts, problems)
-        if prompts is None and len(tasks) < problems:
-            raise ConfigError(f"--problems: is {problems}, must be at most {len(tasks)}")
+        wanted = problems or DEFAULT_PROBLEMS
+        tasks = load_tasks(wanted) if prompts is None else own_tasks(prompts, problems)
+        if prompts is None and len(tasks) < wanted:
+            raise ConfigError(f"--problems: is {wanted}, must be at most {len(tasks)}")
         with served_at(address, verbose) as served, Client(served) as client:
             summaries, data = run(client, tasks, messages())
         if report is not None:

@@ -96,12 +96,13 @@ def calibrate(
     with reported_errors(START_FIRST):
         from flyserve.calibration.candidate import candidates
         from flyserve.calibration.collect import Collector
-        from flyserve.calibration.prompts import Judge, load_prompts
+        from flyserve.calibration.prompts import Judge, check_distinct, load_prompts
         from flyserve.calibration.recording import Pair, load_recording
         from flyserve.calibration.run import Calibration, saved
         from flyserve.core.presets import PRESETS
 
         loaded, write = load_prompts(prompts, problems), _writer(writing)
+        check_distinct(loaded)
         with connection.client() as client:
             pair = None if offline else Pair.of(client.info(connection.timeout_s), draft_length)
             found = load_recording(recording, pair)

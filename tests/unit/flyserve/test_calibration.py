@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from flyserve.calibration.candidate import Candidate, candidates
 from flyserve.calibration.frontier import Row, choose, frontier
-from flyserve.calibration.prompts import Judge, Prompt, load_prompts
+from flyserve.calibration.prompts import Judge, Prompt, check_distinct, load_prompts
 from flyserve.calibration.recording import Pair, RecordedPrompt, Recording, load_recording
 from flyserve.calibration.shown import frontier_chart, notes, tables
 from flyserve.core.errors import ConfigError
@@ -96,7 +96,7 @@ def test_a_deployment_without_a_drafter_has_no_pair() -> None:
 def test_a_bad_file_of_prompts_is_named(tmp_path: Path, text: str, part: str) -> None:
     (path := tmp_path / "prompts.jsonl").write_text(text)
     with pytest.raises(ConfigError, match=part):
-        load_prompts(path)
+        check_distinct(load_prompts(path))
 
 
 VERIFIER = (
