@@ -12,7 +12,12 @@ Advance = Callable[[], None]
 @contextmanager
 def progress_bar(console: Console, total: int, label: str = "requests") -> Iterator[Advance]:
     """Show a bar while the block runs; the block calls the yielded function after each of `total` steps."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, transient=True, disable=not total) as progress:
         bar = progress.add_task(label, total=total)
         yield lambda: progress.advance(bar)

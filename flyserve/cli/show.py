@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from flyserve.cli.terminal import messages, output
+from flyserve.cli.terminal import SafeConsole, messages, output, visible
 from flyserve.client import Stream
 from flyserve.core.response import Chunk, Part, Response, Statistics
 from flyserve.core.types import Verdict
@@ -32,6 +32,8 @@ _MEANINGS = {
     Verdict.PLAIN: "no draft",
     Verdict.DRAFT: "by the drafter alone",
 }
+_CONTROLS = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+"""Control characters that JSON leaves as they are: a terminal may obey them."""
 
 
 class Colouring:
@@ -41,7 +43,7 @@ class Colouring:
         self._pending: deque[tuple[str, Verdict]] = deque()
 
     def colour(self, chunk: Part) -> Text:
-        """Return the text of a chunk or of a whole choice.
+        """Return the text of a chunk or of a whole choice, as a terminal shows it.
 
         A token arrives before its text if the text may begin a stop string, hence the queue. Text without a
         token, an incomplete character at the end, stays uncoloured.
@@ -51,11 +53,11 @@ class Colouring:
         while at < len(chunk.text) and self._pending:
             part, verdict = self._pending.popleft()
             shown = part[: len(chunk.text) - at]
-            text.append(chunk.text[at : at + len(shown)], STYLES[verdict])
+            text.append(visible(chunk.text[at : at + len(shown)]), STYLES[verdict])
             at += len(shown)
             if len(shown) < len(part):
                 self._pending.appendleft((part[len(shown) :], verdict))
-        return text.append(chunk.text[at:])
+        return text.append(visible(chunk.text[at:]))
 
 
 def legend() -> Text:
@@ -81,7 +83,7 @@ def statistics_line(statistics: Statistics) -> str:
 
 def print_json(value: Any) -> None:
     """Print a response or a part of one on standard output, in one line."""
-    typer.echo(json.dumps(to_plain(value), ensure_ascii=False))
+    typer.echo(json.dumps(to_plain(value), ensure_ascii=False).translate(_CONTROLS))
 
 
 def print_json_lines(chunks: Iterable[Chunk]) -> None:
@@ -143,12 +145,8 @@ def is_coloured(console: Console) -> bool:
     return console.is_terminal and not console.no_color
 
 
-def _print_chunk(console: Console, colouring: Colouring, chunk: Part) -> None:
-    if is_coloured(console):
-        console.print(colouring.colour(chunk), end="")
-    else:
-        console.print(chunk.text, end="", markup=False)
-    console.file.flush()
+def _print_chunk(console: SafeConsole, colouring: Colouring, chunk: Part) -> None:
+    console.write_text(colouring.colour(chunk) if is_coloured(console) else chunk.text)
 
 
 def to_plain(value: Any) -> Any:

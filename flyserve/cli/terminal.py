@@ -1,10 +1,13 @@
 """The terminal of every command: its outputs, its errors, its exit status."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import IO, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment, Segments
+from rich.text import Text
 
 from flyserve.core.errors import (
     ConfigError,
@@ -31,16 +34,70 @@ _STATUS = (
     ((NotReady, Overloaded, DeadlineExceeded), EXIT_TRY_LATER),
     ((FlyServeError,), EXIT_FAILED),
 )
+_CONTROLS = {
+    code: repr(chr(code))[1:-1] for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
+}
+"""Control characters (C0, DEL, C1) as people write them, such as `\\x1b`; newline and tab are no danger."""
 
 
-def output() -> Console:
+def visible(text: str) -> str:
+    """Return a text that a terminal only shows: its control characters are written out."""
+    return text.translate(_CONTROLS)
+
+
+class SafeConsole(Console):
+    """A console on which texts of models, servers and files are only shown.
+
+    No part of a text is markup or the code of an emoji, and none of its escape sequences reaches a terminal:
+    those that do are rich's own.
+    """
+
+    def __init__(
+        self, file: IO[str] | None = None, stderr: bool = False, force_terminal: bool | None = None
+    ) -> None:
+        super().__init__(
+            file=file,
+            stderr=stderr,
+            force_terminal=force_terminal,
+            highlight=False,
+            soft_wrap=True,
+            markup=False,
+            emoji=False,
+        )
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render as rich does, with control characters written out; all that is printed passes here."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Make a text as rich does, but with control characters written out: rich drops some of them."""
+        return super().render_str(visible(text), **options)
+
+    def write_text(self, text: str | Text) -> None:
+        """Write the text of a model: exactly as it is, but visible and in its colours on a terminal.
+
+        Colours are those of a `Text`. Its control characters must be visible already: it drops some of them.
+        """
+        if self.is_terminal:
+            # NOTE: rich replaces the tabs of whatever it prints as text.
+            self.print(Segments(text.render(self) if isinstance(text, Text) else [Segment(text)]))
+            return
+        try:
+            self.file.write(str(text))
+            self.file.flush()
+        except BrokenPipeError:
+            self.on_broken_pipe()
+
+
+def output() -> SafeConsole:
     """Return standard output: plain if it is no terminal or NO_COLOR is set."""
-    return Console(highlight=False, soft_wrap=True)
+    return SafeConsole()
 
 
-def messages() -> Console:
+def messages() -> SafeConsole:
     """Return standard error, for progress and errors."""
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return SafeConsole(stderr=True)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
 from flyserve.cli.cluster.connecting import RayAddress, ask, read_status
 from flyserve.cli.cluster.status import fault_lines, is_complete, summary
@@ -85,7 +86,7 @@ def wait_until_complete(controller: Any, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     with messages().status("waiting for the replicas") as progress:
         while not is_complete(status := read_status(controller)):
-            progress.update(summary(status))
+            progress.update(Text(summary(status)))  # not markup
             if time.monotonic() > deadline:
                 found = "; ".join([summary(status), *fault_lines(status)])
                 raise NotReady(f"not complete after {timeout_s:g} s: {found}")

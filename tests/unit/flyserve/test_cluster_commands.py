@@ -12,7 +12,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from flyserve.cli import app
-from flyserve.cli.cluster import scaling
+from flyserve.cli.cluster import apply, scaling
 from flyserve.cli.cluster.scaling import parse_tiers
 from flyserve.cli.cluster.status import is_complete, status_view
 from flyserve.core.errors import ConfigError
@@ -71,6 +71,15 @@ def test_a_deployment_is_complete_when_everything_serves_as_it_should() -> None:
     assert is_complete(status(READY))
     assert not is_complete(status(READY, FAILED))
     assert not is_complete(status(replace(READY, is_current=False)))
+
+
+def test_the_name_of_an_engine_is_no_markup_in_the_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiers = (TierStatus(Role.TARGET, 2, 1, 1, engine="[/vllm]"),)
+    looks = iter([replace(status(READY, FAILED), tiers=tiers), status(READY)])
+    monkeypatch.setattr(apply, "read_status", lambda controller: next(looks))
+    monkeypatch.setattr(apply, "_POLL_S", 0.0)
+    apply.wait_until_complete(None, timeout_s=60.0)
+    assert next(looks, None) is None
 
 
 def test_tiers_are_told_by_name_and_number() -> None:

@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from flyserve.cli.show import STYLES, Colouring, legend
+from flyserve.cli.show import STYLES, Colouring, legend, show_text
 from flyserve.core.response import Chunk
 from flyserve.core.types import Token, Verdict
 
@@ -43,6 +43,32 @@ def test_a_character_that_several_tokens_make_has_the_last_ones_colour() -> None
 def test_what_belongs_to_no_token_is_uncoloured() -> None:
     text = Colouring().colour(chunk("a\ufffd", ("a", Verdict.EXACT)))
     assert (text.plain, spans(text)) == ("a\ufffd", [("a", EXACT)])
+
+
+SEQUENCE = "\x1b]0;x\x1b\\\r\n"
+IN_PARTS = (
+    chunk("a\t\x1b]0;", ("a\t", Verdict.EXACT), (SEQUENCE, Verdict.RESCUED)),
+    chunk("x\x1b\\\r\n\x9b"),
+)
+
+
+def test_control_characters_are_shown_in_the_colour_of_their_token() -> None:
+    colouring = Colouring()
+    assert spans(colouring.colour(IN_PARTS[0])) == [("a\t", EXACT), (r"\x1b]0;", RESCUED)]
+    last = colouring.colour(IN_PARTS[1])
+    assert spans(last) == [("x\\x1b\\\\r\n", RESCUED)] and last.plain.endswith(r"\x9b")
+
+
+@pytest.mark.usefixtures("coloured_terminal")
+def test_a_terminal_gets_no_sequence_but_those_of_colours(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show_text(IN_PARTS)
+    coloured = "\x1b[32ma\t\x1b[0m\x1b[1;33m\\x1b]0;\x1b[0m\x1b[1;33mx\\x1b\\\\r\n\x1b[0m\\x9b\n"
+    assert capsys.readouterr().out == coloured
+    monkeypatch.setenv("NO_COLOR", "1")
+    show_text(IN_PARTS)
+    assert capsys.readouterr().out == "a\t\\x1b]0;x\\x1b\\\\r\n\\x9b\n"
 
 
 def test_the_legend_explains_every_verdict() -> None:
