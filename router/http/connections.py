@@ -9,6 +9,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from services.common.open_files import most_open_files
 
+_MOST_AHEAD = 16_384
+"""Bytes of further requests that are read while one runs."""
+
 
 @dataclass(eq=False, kw_only=True, slots=True)
 class ConnectionPool:
@@ -58,12 +61,27 @@ class Connection(H11Protocol):
         super().handle_events()
         if not self.transport.is_closing():
             self._watch()
+            self._keep_reading()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if not self.transport.is_closing():
             self._watch()
         if self._unread_check is None:
+            self._check_unread()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._unread_check is None:
+            # NOTE: the write has failed by then; it remains to end a connection whose error nobody reads.
+            self._unread_check = self.loop.call_later(self._pool.unread_timeout_s, self._check_unread)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._unread_check is not None:
+            self._unread_check.cancel()
+            self._unread_check = None
+        if self.cycle.response_complete:
             self._check_unread()
 
     def send_400_response(self, msg: str) -> None:
@@ -77,6 +95,11 @@ class Connection(H11Protocol):
         """Close a connection that has no request in progress."""
         self._pool.waiting.pop(self, None)
         self.timeout_keep_alive_handler()
+
+    def _keep_reading(self) -> None:
+        """Read on while a request runs, to see that its client leaves; a little of the next one may come."""
+        if self.conn.their_state is h11.DONE and len(self.conn.trailing_data[0]) <= _MOST_AHEAD:
+            self.flow.resume_reading()
 
     def _watch(self) -> None:
         """Note whether the connection waits for a request, and limit the time of what its client owes."""

@@ -34,7 +34,8 @@ class HttpServer:
             ws="none",
             lifespan="off",
             log_config=None,
-            log_level="warning",
+            # NOTE: its warnings are about what a client sent: one for each odd byte that anybody sends.
+            log_level="error",
             access_log=False,
             proxy_headers=False,
             server_header=False,

@@ -91,6 +91,10 @@ FORMS: dict[str, tuple[bytes, list[int]]] = {
         request(f"POST {PATH} HTTP/1.1", EXPECTING, "Content-Length: 5", "Content-Encoding: gzip"),
         [415],
     ),
+    "an offer of another protocol": (
+        get("/version", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk"),
+        [200, 200],
+    ),
     "another expectation": (post(PATH, "Expect: x", body=BODY), [200, 200]),
 }
 
@@ -99,6 +103,7 @@ async def test_every_form_of_a_request_has_its_status(rig: HttpRig, caplog: pyte
     found = {name: statuses(await sent(rig.url, data + LAST)) for name, (data, _) in FORMS.items()}
     assert found == {name: expected for name, (_, expected) in FORMS.items()}
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert not [record for record in caplog.records if record.name.startswith("uvicorn")]
 
 
 async def test_errors_of_the_form_name_the_header_and_what_to_do(rig: HttpRig) -> None:
@@ -183,3 +188,38 @@ async def test_a_client_that_reads_nothing_of_its_responses_is_disconnected(tmp_
             assert await sent(rig.url, LAST) == b""
             while await sent(rig.url, LAST) == b"":
                 await asyncio.sleep(0.05)
+
+
+async def test_a_client_that_reads_nothing_of_a_stream_is_disconnected(tmp_path: Path) -> None:
+    http = {"max_connections": 1}
+    long = {"model": MODEL, "prompt": "x", "stream": True, "n": 16, "logprobs": 20, "ignore_eos": True}
+    body = json.dumps({**long, "max_tokens": 400, "seed": 1}).encode()
+    async with serving_http(tmp_path, write_timeout_s=0.3, http=http) as rig, asyncio.timeout(LIMIT_S):
+        host, port = rig.url.removeprefix("http://").split(":")
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect((host, int(port)))
+            await asyncio.to_thread(client.sendall, post(PATH, body=body))
+            while not rig.target.num_opened:
+                await asyncio.sleep(0.01)
+            await rig.target.all_closed.wait()
+            while await sent(rig.url, LAST) == b"":
+                await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("further", [b"\r\n", get("/version"), b"x" * 10_000])
+async def test_a_client_that_leaves_is_noticed_although_it_has_sent_more(
+    rig: HttpRig, further: bytes
+) -> None:
+    gate = held(rig.target)
+    try:
+        async with connected_to(rig.url) as (_, writer), asyncio.timeout(LIMIT_S):
+            writer.write(post(PATH, body=BODY))
+            while not rig.target.num_open:
+                await asyncio.sleep(0.01)
+            writer.write(further)
+            await writer.drain()
+        async with asyncio.timeout(LIMIT_S):
+            await rig.target.all_closed.wait()
+    finally:
+        gate.set()
