@@ -18,7 +18,7 @@ from router.generation.generation import Emit
 from router.generation.observation import observed_request
 from router.replicas.pools import any_replica, roomiest, with_weights
 from router.requests.request import Deadline, PreparedRequest
-from router.requests.validation import prepare
+from router.requests.validation import check_alone, prepare
 from router.security.callers import current_caller
 from router.security.peers import current_tenant
 from router.text.message_formats import MessageFormats
@@ -186,7 +186,8 @@ class GenerationService:
         weights, context = request.resume.weight_fingerprint if request.resume else "", self._context
         if request.speculation.mode is Mode.DRAFT:
             return await context.draft_model.info(weights, context.config.replica_wait_s)
-        target, _ = await self._target_wait.paired(with_weights(weights), request.n)
+        check = partial(check_alone, request, context.tokenizer, context.config)
+        target, _ = await self._target_wait.paired(with_weights(weights), request.n, check)
         return target.info
 
     async def _prepare(self, request: GenerateRequest, tenant: str) -> PreparedRequest:

@@ -68,4 +68,8 @@ class LoadReporter:
             except grpc.aio.AioRpcError as error:
                 logger.debug("registry %s takes no report: %s", self._registry, error.code().name)
                 return False
+            except ValueError:
+                # NOTE: the next report may be one that can be sent: the reporter must not end.
+                logger.exception("a report to registry %s cannot be written", self._registry)
+                return False
         return True

@@ -1,5 +1,7 @@
 """Requests that wait for a target where there is none, such as in a deployment that was scaled to zero."""
 
+from collections.abc import Callable
+
 from flyserve.core.errors import Overloaded
 from router.replicas.directory import ReplicaDirectory
 from router.replicas.pools import Accepts
@@ -21,16 +23,20 @@ class TargetWait:
         self.num_requests = self.num_choices = 0
         self._replicas, self._timeout_s, self._most = replicas, timeout_s, most
 
-    async def paired(self, accepts: Accepts, num_choices: int = 0) -> tuple[Replica, Replica | None]:
+    async def paired(
+        self, accepts: Accepts, num_choices: int = 0, check: Callable[[], None] = lambda: None
+    ) -> tuple[Replica, Replica | None]:
         """Return an accepted target and a drafter, to check a request of `num_choices` against.
 
-        A caller without choices waits as well, but asks for no place.
+        A caller without choices waits as well, but asks for no place. `check` raises for a request that no
+        target could serve; it is called if the request has to wait.
 
         Raises:
             NotReady: There was no target in time.
             Overloaded: Too many requests wait already.
         """
         if not self._replicas.targets.ready(accepts):
+            check()
             if self.num_requests >= self._most:
                 reason = f"no target is ready, and {self.num_requests} requests wait for one already"
                 raise Overloaded(reason, _RETRY_AFTER_S)

@@ -226,7 +226,7 @@ class GenerationFields(SharedFields, GrammarFields):
     @classmethod
     def _has_token_ids(cls, bias: dict[str, float] | None) -> dict[str, float] | None:
         for token in bias or ():
-            if not (token.isascii() and token.isdigit() and int(token[:20]) <= _UINT32):
+            if not (token.isascii() and token.isdigit() and len(token) <= 10 and int(token) <= _UINT32):
                 raise ValueError(f"names {token[:20]!r}, must have token ids as names")
         return bias
 

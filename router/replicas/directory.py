@@ -180,7 +180,14 @@ class ReplicaDirectory:
         breaker = Breaker(self._clock)
         while True:
             await self._clock.sleep(breaker.wait_s)
-            await self._connect(endpoint, breaker, tried)
+            try:
+                await self._connect(endpoint, breaker, tried)
+            except Exception as error:
+                # NOTE: an unforeseen fault must not end the only task that tries this endpoint again.
+                logger.exception("%s cannot be used", endpoint.address)
+                self._record_fault(endpoint, f"{type(error).__name__}, see the log")
+            finally:
+                tried.set()
             breaker.record_failure()
 
     async def _connect(self, endpoint: Endpoint, breaker: Breaker, tried: asyncio.Event) -> None:
@@ -193,7 +200,6 @@ class ReplicaDirectory:
                 self._check_target(replica)
             except NotReady as error:
                 self._record_fault(endpoint, str(error))
-                tried.set()
                 return
             try:
                 self._add(replica)

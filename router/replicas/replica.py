@@ -10,7 +10,7 @@ import grpc
 
 from flyserve.core.clock import Clock
 from flyserve.core.endpoints import Endpoint
-from flyserve.core.errors import NotReady
+from flyserve.core.errors import InvalidRequest, NotReady
 from flyserve.core.ewma import Ewma
 from flyserve.core.lookup_benefit import LookupCosts
 from flyserve.core.messages import Load, ModelInfo, Role
@@ -247,6 +247,6 @@ async def handshake(
         if is_task_cancelled():
             raise
         raise NotReady("its channel was closed") from None
-    except ValueError as error:
+    except (ValueError, InvalidRequest) as error:
         raise NotReady(f"its Info is invalid: {error}") from None
     return info, load

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from decimal import Decimal
 from math import inf
 from typing import Any
 
@@ -10,8 +11,11 @@ from services.common.grammars.schemas import resolved
 
 _MOST_DEPTH = 100
 """Levels and references within each other, beyond which no bound is looked for."""
-_REPETITIONS = ("minItems", "minContains")
-_UNBOUNDED = ("pattern", "$dynamicRef", "x-guidance")
+_MOST_REPETITIONS = 1e6
+"""Repetitions beyond which no bound is looked for: `router.limits.forced_characters` is less."""
+_REPETITIONS = ("minItems", "minContains", "minProperties")
+"""Keywords that repeat what they stand beside; those of a maximum, or of a length, force no text."""
+_UNBOUNDED = ("pattern", "patternProperties", "$dynamicRef", "x-guidance")
 """Keywords, or properties of the same name, after which no bound is looked for."""
 
 
@@ -44,7 +48,7 @@ def _schema_length(schema: Any) -> float:
 
     def length(value: Any, depth: int) -> float:
         if not isinstance(value, dict | list):
-            return len(json.dumps(value))
+            return _scalar_length(value)
         if depth == _MOST_DEPTH:
             return inf
         if isinstance(value, list):
@@ -53,7 +57,7 @@ def _schema_length(schema: Any) -> float:
             return inf
         parts = sum(len(json.dumps(key)) + 4 + length(part, depth + 1) for key, part in _used(value))
         parts += referred(value.get("$ref"), depth + 1)
-        return parts * max(map(_count, map(value.get, _REPETITIONS)))
+        return parts * max(map(_repetitions, map(value.get, _REPETITIONS)))
 
     def referred(target: Any, depth: int) -> float:
         if not isinstance(target, str):
@@ -72,5 +76,17 @@ def _used(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     return ((key, part) for key, part in schema.items() if key not in ("$defs", "definitions"))
 
 
-def _count(value: Any) -> float:
-    return max(1.0, value) if isinstance(value, int | float) else 1.0
+def _scalar_length(value: Any) -> int:
+    """Return the length of a value without parts; the library writes limits of numbers without exponents."""
+    written = f"{Decimal(repr(value)):f}" if isinstance(value, float) else ""
+    return max(len(json.dumps(value)), len(written))
+
+
+def _repetitions(value: Any) -> float:
+    """Return the number of repetitions that a keyword asks for: at least 1, and infinite if it is too large.
+
+    NaN is too large. A value that is no number repeats nothing; within a constant it may be of any kind.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 1:
+        return 1.0
+    return float(value) if value <= _MOST_REPETITIONS else inf

@@ -38,24 +38,8 @@ def prepare(
     `grammar` is that of the request, compiled. Raise InvalidRequest with a violation for every field that
     breaks a limit, as many as an error reports.
     """
-    limits, default_plan, encode = config.limits, config.speculation.plan, tokenizer.encode
-    sampling_limits = SamplingLimits(
-        top_k=target.vocab_size, least_top_p=0.0, penalty=PUBLIC_PENALTY, logit_bias=PUBLIC_LOGIT_BIAS
-    )
-    first = chain(
-        _check_texts(request, limits),
-        _check_length(request, limits),
-        _check_grammar(request, tokenizer.eos_ids),
-        _check_draft_mode(request),
-        check_sampling(request.sampling, target.vocab_size, sampling_limits),
-        check_speculation(
-            request.speculation,
-            default_plan,
-            limits.draft_length,
-            limits.max_new_tokens,
-            config.speculation.rules,
-        ),
-    )
+    limits, encode = config.limits, tokenizer.encode
+    first = _faults(request, tokenizer, config, target)
     violations = list(islice(first, MOST_VIOLATIONS))
     prompt_ids: tuple[int, ...] = ()
     if isinstance(request.prompt, str) and not violations:
@@ -80,6 +64,34 @@ def prepare(
     if not prepared.plan.drafts:
         raise InvalidRequest.of("prediction", f"needs drafts, but {_reason_without_drafts(prepared.plan)}")
     return replace(prepared, prediction=encode(request.prediction, add_special_tokens=False))
+
+
+def check_alone(request: GenerateRequest, tokenizer: Tokenizer, config: RouterConfig) -> None:
+    """Refuse, as `prepare` does, a request that no target could serve."""
+    refuse(_faults(request, tokenizer, config, None))
+
+
+def _faults(
+    request: GenerateRequest, tokenizer: Tokenizer, config: RouterConfig, target: ModelInfo | None
+) -> Iterator[FieldViolation]:
+    """Yield the faults of all fields but the tokens of the prompt; without a target, those that any has."""
+    limits, speculation = config.limits, config.speculation
+    yield from _check_texts(request, limits)
+    yield from _check_length(request, limits)
+    yield from _check_grammar(request, tokenizer.eos_ids)
+    yield from _check_draft_mode(request)
+    if target is not None:
+        allowed = SamplingLimits(
+            top_k=target.vocab_size, least_top_p=0.0, penalty=PUBLIC_PENALTY, logit_bias=PUBLIC_LOGIT_BIAS
+        )
+        yield from check_sampling(request.sampling, target.vocab_size, allowed)
+    yield from check_speculation(
+        request.speculation,
+        speculation.plan,
+        limits.draft_length,
+        limits.max_new_tokens,
+        speculation.rules,
+    )
 
 
 def _is_short(prompt: str | Sequence[int]) -> bool:

@@ -62,6 +62,7 @@ BAD_COMPLETIONS: list[tuple[str, str, dict[str, Any], str]] = [
     ("stop_token_ids[0]", INVALID, {"stop_token_ids": [304]}, "must be 0 to 303"),
     ("logit_bias", INVALID, {"logit_bias": {"fox": 1}}, "names 'fox', must have token ids as names"),
     ("logit_bias", INVALID, {"logit_bias": {"304": 1}}, "names token 304"),
+    ("logit_bias", INVALID, {"logit_bias": {"0" * 5000: 1}}, f"names '{'0' * 20}', must have token ids"),
     ("logit_bias", INVALID, {"logit_bias": {"3": 101}}, "must be -100.0 to 100.0"),
     (
         "min_tokens",

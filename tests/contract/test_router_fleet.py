@@ -14,6 +14,7 @@ from flyserve.core.clock import SystemClock
 from flyserve.core.endpoints import Endpoint
 from flyserve.core.errors import ConfigError, NotReady
 from flyserve.core.messages import Role
+from flyserve.v1.common_pb2 import InfoResponse
 from orchestration.control.registry import Registry, registry_service
 from router.config import RouterConfig
 from router.replicas.directory import ReplicaDirectory
@@ -35,6 +36,7 @@ class Watched:
     registry: Registry
     host: Host
     fleet: ReplicaDirectory
+    start: asyncio.Task[None]
 
     def publish(self, *endpoints: Endpoint) -> None:
         self.registry.publish(endpoints)
@@ -52,7 +54,7 @@ async def watching() -> AsyncIterator[Watched]:
         fleet = ReplicaDirectory(source, "least_load", SystemClock())
         start = asyncio.create_task(fleet.start(PATIENCE_S))
         try:
-            yield Watched(registry, host, fleet)
+            yield Watched(registry, host, fleet, start)
         finally:
             start.cancel()
             await fleet.close()
@@ -74,6 +76,27 @@ async def test_replicas_come_and_go_with_the_registrys_word() -> None:
         await comes_true(lambda: set(watched.names) == {"target-0", "target-1"})
         watched.publish(replace(one, draining=True), two)
         await comes_true(lambda: watched.names == ["target-1"])
+
+
+class Odd(FakeTarget):
+    """A target of a version whose message is empty here, until it is replaced."""
+
+    is_odd = True
+
+    async def Info(self, request: Any, context: Any) -> Any:
+        return InfoResponse() if self.is_odd else await super().Info(request, context)
+
+
+async def test_a_replica_with_an_odd_answer_is_tried_again_and_delays_no_start() -> None:
+    odd, right = Odd(HashModel()), FakeTarget(HashModel())
+    async with serving(odd.host), serving(right.host), watching() as watched:
+        watched.publish(
+            Endpoint(Role.TARGET, odd.host.address, "odd"), Endpoint(Role.TARGET, right.host.address, "right")
+        )
+        await asyncio.wait_for(watched.start, PATIENCE_S)
+        assert watched.names == ["right"]
+        odd.is_odd = False
+        await comes_true(lambda: set(watched.names) == {"odd", "right"})
 
 
 async def test_the_last_word_holds_while_the_registry_is_away() -> None:

@@ -10,6 +10,7 @@ from urllib.request import urlopen
 
 import grpc
 import pytest
+from httpx2 import AsyncClient
 
 from flyserve.core.endpoints import Endpoint
 from flyserve.core.messages import Role
@@ -66,6 +67,20 @@ async def test_the_wait_is_bounded_in_time_and_in_requests(tmp_path: Path) -> No
     assert {error.code() for error in found if isinstance(error, grpc.aio.AioRpcError)} == {
         grpc.StatusCode.UNAVAILABLE
     }
+
+
+async def test_a_request_that_no_target_could_serve_waits_for_none(tmp_path: Path) -> None:
+    async with without_target(tmp_path) as (registry, rig), AsyncClient(base_url=rig.addresses[1]) as http:
+        for n in (17, 2**32 - 1):
+            with pytest.raises(grpc.aio.AioRpcError, match=f"n is {n}, must be 1 to 16"):
+                await rig.choices(PLAIN, 5, n=n)
+        (model,) = (await http.get("/v1/models")).json()["data"]
+        odd = {"model": model["id"], "prompt": "x", "n": -1, "temperature": 0}
+        answer = await http.post("/v1/completions", json=odd, timeout=PATIENCE_S)
+        assert answer.status_code == 400 and "n is -1" in answer.json()["error"]["message"]
+        call = asyncio.create_task(rig.generate(PLAIN, 5))
+        assert await becomes_true(lambda: registry.waiting() == 1, PATIENCE_S)
+        call.cancel()
 
 
 async def test_a_client_that_leaves_waits_no_more(tmp_path: Path) -> None:

@@ -71,7 +71,8 @@ def resolved(schema: Any, reference: Any) -> Any:
     for step in unquote(reference).split("/")[1:]:
         key = step.replace("~1", "/").replace("~0", "~")
         if isinstance(place, list):
-            place = place[int(key)] if key.isdecimal() and int(key) < len(place) else None
+            is_index = key.isdecimal() and len(key) < 10 and int(key) < len(place)
+            place = place[int(key)] if is_index else None
         else:
             place = place.get(key) if isinstance(place, dict) else None
     return place

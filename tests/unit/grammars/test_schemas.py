@@ -67,6 +67,7 @@ TREE = {"$defs": {"a/b": [1, {"c~": 2}]}, "anyOf": [{"x": 3}]}
         ("#/anyOf/0/x", 3),
         ("#/anyOf/9", None),
         ("#/anyOf/x", None),
+        ("#/anyOf/" + "0" * 5000, None),
         ("#/$defs/none/x", None),
         ("x.json", None),
         ("#name", None),

@@ -1,7 +1,7 @@
 """The bound of the text that a grammar can force."""
 
 import json
-from math import inf
+from math import inf, isfinite, nan
 from typing import Any
 
 import pytest
@@ -49,10 +49,14 @@ def test_a_usual_schema_has_a_small_bound() -> None:
             "minItems": 900,
         },
         {"type": "string", "pattern": "^(a{1000}){1000}$"},
+        {"type": "string", "pattern": "a{1000000000000}"},
+        {"type": "object", "patternProperties": {"^a{100000}$": {"const": 1}}, "minProperties": 1},
+        {"type": "object", "additionalProperties": {"const": 1}, "minProperties": 1000},
         {"const": "a" * 10_000},
         {"x-guidance": {"item_separator": "," * 10_000}},
         {"$ref": "other.json"},
         {"$ref": "#/$defs/missing"},
+        {"const": {"$ref": "#/const/a/" + "9" * 5000, "a": [1]}},
     ],
 )
 def test_a_schema_that_may_force_a_long_text_has_a_large_bound(schema: Any) -> None:
@@ -75,6 +79,43 @@ def test_other_languages_have_none_but_lists_and_tools() -> None:
     assert forced_length(Grammar(GrammarKind.LARK, "start: x", calls="calls: x", schemas=schemas)) == inf
 
 
+LARGE = 10**300
+NAMED_LARGE = pytest.param(LARGE, id="10**300")
+
+
+def test_large_numbers_in_a_constant_are_no_fault() -> None:
+    repeated = {"a": {"minItems": LARGE, "b": {"minItems": LARGE}}}
+    assert of_schema({"const": repeated}) == inf
+    assert of_schema({"const": {**repeated, "c": {"pattern": ""}}}) == inf
+
+
+@pytest.mark.parametrize("keyword", ["minItems", "minContains", "minProperties"])
+@pytest.mark.parametrize("count", [1_000_001, 2**63, NAMED_LARGE, 1e308, inf, nan])
+def test_more_repetitions_than_a_router_drafts_have_no_bound(keyword: str, count: float) -> None:
+    assert of_schema({keyword: count}) == inf
+
+
+@pytest.mark.parametrize("count", [True, False, None, "9", [9], {}, 0, -5, -(2**63), -1e9, -inf, 1.0])
+def test_what_is_no_number_of_repetitions_repeats_nothing(count: Any) -> None:
+    assert of_schema({"const": 1, "minItems": count}) < 1000
+
+
+def test_the_bound_grows_with_the_repetitions() -> None:
+    once = of_schema({"minItems": 1})
+    assert of_schema({"minItems": 9}) == of_schema({"minItems": 9.0}) - 18 == 9 * once
+    assert isfinite(of_schema({"minItems": 1_000_000}))
+
+
+@pytest.mark.parametrize("keyword", ["maxItems", "minLength", "maxLength", "maxProperties"])
+def test_lengths_and_maxima_force_no_text(keyword: str) -> None:
+    assert of_schema({"type": "string", keyword: LARGE}) < 1000
+
+
+@pytest.mark.parametrize("limit", [1e300, 1e-300, -1e300])
+def test_a_number_is_as_long_as_without_its_exponent(limit: float) -> None:
+    assert of_schema({"type": "number", "minimum": limit, "maximum": limit}) > 2 * 300
+
+
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -85,3 +126,28 @@ values = st.recursive(
 @given(values)
 def test_a_constant_is_no_longer_than_its_bound(value: Any) -> None:
     assert of_schema({"const": value}) >= len(json.dumps(value, separators=(",", ":")))
+
+
+numbers = (
+    st.integers()
+    | st.floats()
+    | st.sampled_from([LARGE, -LARGE, 2**63, 1e308, 5e-324, -0.0, inf, -inf, nan, True, False])
+)
+keywords = st.sampled_from(
+    [
+        *("minItems", "minContains", "minProperties", "maxItems", "minLength", "maxLength", "maxProperties"),
+        *("minimum", "const", "items", "pattern", "$ref", "$defs", "a"),
+    ]
+)
+references = st.sampled_from(["#", "#/a", "#/$defs/a", "#/items/0", "#/const/$ref", "other.json", ""])
+odd_schemas = st.recursive(
+    numbers | references | st.none(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keywords, inner, max_size=4),
+    max_leaves=30,
+)
+
+
+@given(odd_schemas)
+def test_every_schema_has_a_bound_or_none(schema: Any) -> None:
+    found = of_schema(schema)
+    assert found >= 0 and (isfinite(found) or found == inf)
