@@ -39,7 +39,8 @@ class SuffixLookup:
     def finish(self, response: Sequence[int]) -> None:
         """End the sequence; called once, as the last call.
 
-        `response` holds the decided tokens of the response, after the last few tokens of the prompt.
+        `response` holds the decided tokens of the response, after the last few tokens of the prompt. Other
+        sequences find them as soon as the engine's `link` has linked them.
         """
         self._share.close()
         self._cache.add(response, self._salt)
@@ -62,6 +63,10 @@ class SuffixEngine:
     def response_cache_tokens(self) -> int:
         """Tokens of finished responses in the cache at present."""
         return self._cache.num_tokens
+
+    def link(self) -> bool:
+        """Link the next part of the finished responses, a few milliseconds; return False if none is left."""
+        return self._cache.link()
 
     def open(self, opening: Open) -> SuffixLookup:
         """Return a new, empty sequence."""

@@ -1,6 +1,7 @@
 """Drafts from a predicted response: where the response is in the prediction, and what follows there."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 _FIRST_DRAFT = 8
 """Most tokens of the first draft, before anything has shown that the prediction fits."""
@@ -12,6 +13,9 @@ _NEAR_TRIES = 2
 """Drafts in a row from a place that one token has shown."""
 _SEARCHED = 4096
 """Tokens of the prediction before and after the expected place, in which several tokens are searched."""
+_MAX_COMPARED = 32
+"""Occurrences of the last token that are compared there, the nearest ones before and after the expected place
+each: a prediction may be one token, repeated."""
 _FEWEST_MATCHED = 3
 """Tokens that must match there, more after drafts that were wrong."""
 _GOOD_DRAFT = 3
@@ -73,17 +77,22 @@ class PredictionLookup:
     def _search(self, ids: Sequence[int], expected: int) -> int | None:
         """Return the position after the longest match; of equally long ones the nearest to `expected`."""
         least = _FEWEST_MATCHED + self._num_wrong
-        position = max(0, expected - _SEARCHED)
-        stop = min(len(self._prediction), expected + _SEARCHED)
+        if least > _LONGEST_MATCH:
+            return None
         found = list[tuple[int, int, int]]()
-        while position < stop:
-            try:
-                position = self._prediction.index(ids[-1], position, stop) + 1
-            except ValueError:
-                break
+        for position in self._positions(ids[-1], expected):
             if (matched := self._num_matched(ids, position)) >= least:
                 found.append((matched, -abs(position - expected), position))
         return max(found)[2] if found else None
+
+    def _positions(self, token: int, expected: int) -> Iterator[int]:
+        """Yield the positions after the nearest occurrences of a token, first those after `expected`."""
+        first, stop = max(0, expected - _SEARCHED), max(0, expected + _SEARCHED)
+        middle = max(0, min(expected, len(self._prediction)))
+        for index in islice(_indices(self._prediction[middle:stop], token), _MAX_COMPARED):
+            yield middle + index + 1
+        for index in islice(_indices(self._prediction[first:middle][::-1], token), _MAX_COMPARED):
+            yield middle - index
 
     def _num_matched(self, ids: Sequence[int], position: int) -> int:
         """Return how many last tokens of the response, at most 16, are those before a position."""
@@ -93,3 +102,13 @@ class PredictionLookup:
         while matched < most and ids[-1 - matched] == self._prediction[position - 1 - matched]:
             matched += 1
         return matched
+
+
+def _indices(tokens: tuple[int, ...], token: int) -> Iterator[int]:
+    """Yield the indices of a token."""
+    index = -1
+    try:
+        while True:
+            yield (index := tokens.index(token, index + 1))
+    except ValueError:
+        return

@@ -16,6 +16,9 @@ ORDERS = (1, 2, 4, 8, 16)
 _MAX_TRIES = 4
 """Chain links that a look-up follows per position that it wants; n-grams with the same hash share a chain."""
 
+MAX_LINKED = 1024
+"""Most tokens that one call of `link` adds to the chains: about 2 ms."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
@@ -35,6 +38,10 @@ class ResponseCache:
     counts. A token that has been overwritten, or belongs to another salt, is therefore never found. Memory
     per token: 8 bytes, and about 8 bytes per order.
 
+    `add` only writes a response into the ring. `link` adds its positions to the chains, which takes much
+    longer, in parts and in the order of the ring, so the chains are the same as in one piece. A response that
+    is evicted earlier is not linked any further.
+
     Attributes:
         num_tokens: Tokens of all cached responses; at most `max_tokens`.
     """
@@ -42,7 +49,7 @@ class ResponseCache:
     def __init__(self, max_tokens: int, orders: Sequence[int] = ORDERS) -> None:
         """Create an empty cache; `orders` are the lengths of the indexed n-grams."""
         self.num_tokens = 0
-        self._shortest = min(orders)
+        self._shortest, self._longest = min(orders), max(orders)
         self._num_cells = max_tokens + 1
         self._tokens = np.zeros(self._num_cells, np.uint32).data
         self._owners = np.zeros(self._num_cells, np.uint32).data
@@ -55,6 +62,9 @@ class ResponseCache:
         self._head = 0
         self._span = 0
         self._stored: deque[_Stored] = deque()
+        # The last stored responses, which are not linked yet, and how many tokens of the first one are.
+        self._unlinked: deque[_Stored] = deque()
+        self._num_linked = 0
         self._salts: dict[str, int] = {}
         self._num_of_salt: Counter[str] = Counter()
         self._next_owner = 1
@@ -70,12 +80,13 @@ class ResponseCache:
         return sum(view.nbytes for view in views)
 
     def add(self, ids: Sequence[int], salt: str = "") -> None:
-        """Add a response; of a response that is too long, its end."""
+        """Add a response; of a response that is too long, its end. It is found as far as it is linked."""
         ids = ids[max(0, len(ids) - self._num_cells + 1) :]
         if len(ids) <= self._shortest:
             return
         start, num_cells = self._make_room(len(ids) + 1)
-        self._stored.append(_Stored(start=start, num_tokens=len(ids), num_cells=num_cells, salt=salt))
+        response = _Stored(start=start, num_tokens=len(ids), num_cells=num_cells, salt=salt)
+        self._stored.append(response)
         self.num_tokens += len(ids)
         self._num_of_salt[salt] += 1
         owner = self._salts.get(salt)
@@ -85,7 +96,20 @@ class ResponseCache:
         end = start + len(ids)
         self._tokens[start : end + 1] = np.array([*ids, END], np.uint32).data
         self._owners[start : end + 1] = np.full(len(ids) + 1, owner, np.uint32).data
-        self._link(start, list(ids), owner)
+        self._unlinked.append(response)
+
+    def link(self, max_tokens: int = MAX_LINKED) -> bool:
+        """Link the next added tokens, at most `max_tokens`; return False if none are left."""
+        while self._unlinked and max_tokens > 0:
+            response, first = self._unlinked[0], self._num_linked
+            stop = min(response.num_tokens, first + max_tokens)
+            self._link(response, first, stop)
+            max_tokens -= stop - first
+            self._num_linked = stop
+            if stop == response.num_tokens:
+                self._unlinked.popleft()
+                self._num_linked = 0
+        return bool(self._unlinked)
 
     def followers(self, ngram: tuple[int, ...], salt: str, limit: int) -> list[int]:
         """Return the tokens that followed an n-gram of one of the orders, the latest first, at most `limit`.
@@ -135,12 +159,16 @@ class ResponseCache:
             link = earlier[cell]
         return found
 
-    def _link(self, start: int, ids: list[int], owner: int) -> None:
+    def _link(self, response: _Stored, first: int, stop: int) -> None:
+        """Add to the chains the positions of a response from its token `first` to `stop`."""
+        begin = max(0, first - self._longest)
+        cell = response.start + begin
+        owner, ids = self._owners[cell], self._tokens[cell : response.start + stop].tolist()
         for order, (latest, earlier) in self._indices.items():
-            for index in range(order, len(ids)):
+            for index in range(max(order, first) - begin, len(ids)):
                 bucket = hash((owner, *ids[index - order : index])) & self._mask
-                earlier[start + index] = latest[bucket]
-                latest[bucket] = start + index + 1
+                earlier[cell + index] = latest[bucket]
+                latest[bucket] = cell + index + 1
 
     def _make_room(self, num_cells: int) -> tuple[int, int]:
         """Free a run of cells that does not wrap around; return its start and length.
@@ -162,6 +190,9 @@ class ResponseCache:
 
     def _evict(self) -> None:
         oldest = self._stored.popleft()
+        if self._unlinked and self._unlinked[0] is oldest:
+            self._unlinked.popleft()
+            self._num_linked = 0
         self._span -= oldest.num_cells
         self.num_tokens -= oldest.num_tokens
         self._num_of_salt[oldest.salt] -= 1

@@ -38,11 +38,13 @@ def suffix_engine(response_cache_tokens: int = 1024) -> SuffixEngine:
 
 
 async def respond(engine: SuffixEngine, decided: int, salt: str = "") -> None:
-    """Run one whole response, of which `decided` tokens are decided."""
+    """Run one whole response, of which `decided` tokens are decided, and link it."""
     client = Client(engine, salt)
     await client.ask(PROMPT + RESPONSE[:2], len(PROMPT))
     await client.session.finish(client.update(PROMPT + RESPONSE, len(PROMPT) + decided))
     client.session.close()
+    while engine.link():
+        pass
 
 
 async def proposed(engine: SuffixEngine, ids: list[int], salt: str = "") -> tuple[int, ...]:

@@ -1,34 +1,44 @@
 """Predicted responses: drafts from them against responses that follow them, leave them, or ignore them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flyserve.core.sequence import common_length
+from services.lookup.index import prediction as prediction_module
 from services.lookup.index.prediction import PredictionLookup
 
 PROMPT = [900, 901, 902]
 MOST = 8
+LINES = [number if number % 8 else 0 for number in range(1, 3001)]
+"""A text in which every eighth token is the same, such as a line break, and the others occur once each."""
 words_st = st.lists(st.integers(0, 3), max_size=40)
+
+Round = tuple[tuple[int, ...], int]
+"""A draft, and how many of its tokens were accepted."""
+
+
+def rounds_of(lookup: PredictionLookup, response: Sequence[int], start: int = 0) -> Iterator[Round]:
+    """Yield the rounds of a response that no other drafter helps."""
+    position = start
+    while position < len(response):
+        draft = lookup.propose([*PROMPT, *response[:position]], MOST)
+        matched = common_length(draft, response[position:])
+        if draft:
+            lookup.record(matched)
+        yield draft, matched
+        position += matched + 1
 
 
 def run(prediction: Sequence[int], response: Sequence[int], start: int = 0) -> tuple[int, int, int]:
-    """Return the rounds, wrong drafts and accepted tokens of a response that no other drafter helps."""
-    lookup, position = PredictionLookup(prediction, len(PROMPT)), start
-    rounds = wrong = accepted = 0
-    while position < len(response):
-        draft = lookup.propose([*PROMPT, *response[:position]], MOST)
-        assert len(draft) <= MOST
-        if draft:
-            matched = common_length(draft, response[position:])
-            lookup.record(matched)
-            wrong += not matched
-            accepted += matched
-            position += matched
-        position += 1
-        rounds += 1
-    return rounds, wrong, accepted
+    """Return the rounds, wrong drafts and accepted tokens of a response."""
+    rounds = list(rounds_of(PredictionLookup(prediction, len(PROMPT)), response, start))
+    assert all(len(draft) <= MOST for draft, _ in rounds)
+    wrong = sum(bool(draft) and not matched for draft, matched in rounds)
+    return len(rounds), wrong, sum(matched for _, matched in rounds)
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=60))
@@ -96,3 +106,76 @@ def test_there_is_nothing_after_its_end() -> None:
     lookup = PredictionLookup(range(3), len(PROMPT))
     assert lookup.propose([*PROMPT, 0, 1, 2], 4) == ()
     assert PredictionLookup((), len(PROMPT)).propose(PROMPT, 4) == ()
+
+
+@given(
+    st.lists(st.integers(0, 2), max_size=30),
+    st.lists(st.integers(0, 2), min_size=1, max_size=30),
+    st.integers(-10, 50),
+)
+def test_the_longest_match_is_found_and_of_equal_ones_the_nearest(
+    prediction: list[int], response: list[int], expected: int
+) -> None:
+    found = [
+        (matched, -abs(position - expected), position)
+        for position in range(1, len(prediction) + 1)
+        if (matched := common_length(prediction[:position][::-1], response[::-1][:16])) >= 3
+    ]
+    lookup = PredictionLookup(prediction, len(PROMPT))
+    assert lookup._search([*PROMPT, *response], expected) == (max(found)[2] if found else None)
+
+
+def rounds_of_lines(response: Sequence[int], max_compared: int | None = None) -> list[Round]:
+    """Return the rounds of a response that `LINES` predict."""
+    with pytest.MonkeyPatch.context() as patch:
+        if max_compared is not None:
+            patch.setattr(prediction_module, "_MAX_COMPARED", max_compared)
+        return list(rounds_of(PredictionLookup(LINES, len(PROMPT)), response))
+
+
+@pytest.mark.parametrize(("removed", "added"), [(3, 5), (60, 60), (160, 160)])
+@pytest.mark.parametrize("start", range(1200, 1208))
+def test_three_changes_are_followed_as_if_all_occurrences_were_compared(
+    removed: int, added: int, start: int
+) -> None:
+    replaced, new = range(10_000, 10_020), [at if at % 8 else 0 for at in range(20_000, 20_000 + added)]
+    middle = [*LINES[520:start], *LINES[start + removed : 2000]]
+    response = [*LINES[:500], *replaced, *middle, *new, *LINES[2000:]]
+    rounds = rounds_of_lines(response)
+    assert rounds == rounds_of_lines(response, max_compared=len(LINES))
+    assert sum(matched for _, matched in rounds) > 0.75 * len(response)
+
+
+@pytest.mark.parametrize("stop", range(1500, 1508))
+def test_a_place_far_away_is_found_by_a_rarer_token(stop: int) -> None:
+    response = [*LINES[:500], *LINES[stop:]]
+    rounds = rounds_of_lines(response)
+    assert len(rounds) <= len(rounds_of_lines(response, max_compared=len(LINES))) + 1
+    assert sum(matched for _, matched in rounds) > 0.8 * len(response)
+
+
+class CountingLookup(PredictionLookup):
+    """Counts the places that are compared."""
+
+    num_compared = 0
+
+    def _num_matched(self, ids: Sequence[int], position: int) -> int:
+        self.num_compared += 1
+        return super()._num_matched(ids, position)
+
+
+def test_a_prediction_of_one_token_costs_little_in_every_round() -> None:
+    lookup, counts = CountingLookup([7] * 9000, len(PROMPT)), [0]
+    for _ in rounds_of(lookup, [7, 8] * 600):
+        counts.append(lookup.num_compared)
+    each = [later - earlier for earlier, later in pairwise(counts)]
+    assert len(each) > 1000
+    assert max(each) == 1 + 2 * prediction_module._MAX_COMPARED <= 65
+
+
+def test_after_many_wrong_drafts_it_searches_no_more() -> None:
+    lookup = CountingLookup(range(100), len(PROMPT))
+    for _ in range(14):
+        lookup.record(0)
+    assert lookup.propose([*PROMPT, 99, *range(40, 60)], 4) == ()
+    assert lookup.num_compared == 1

@@ -5,12 +5,13 @@ from hypothesis import strategies as st
 
 from services.lookup.index.response_cache import ResponseCache, SnippetRetriever
 from services.lookup.index.suffix import Snippets, SuffixProposer
+from tests.support.linked_cache import LinkedCache
 
 responses_st = st.lists(st.lists(st.integers(0, 5), min_size=2, max_size=40), max_size=12)
 
 
 def filled_cache(responses: list[list[int]], max_tokens: int = 1000) -> ResponseCache:
-    cache = ResponseCache(max_tokens)
+    cache = LinkedCache(max_tokens)
     for response in responses:
         cache.add(response)
     return cache
@@ -43,7 +44,7 @@ def test_no_snippet_is_sent_twice() -> None:
 
 
 def test_other_salts_get_no_snippets() -> None:
-    cache = ResponseCache(1000)
+    cache = LinkedCache(1000)
     cache.add([1, 2, 3, 4], "a")
     assert (
         SnippetRetriever(cache, "").find([1, 2], 100) == SnippetRetriever(cache, "b").find([1, 2], 100) == []
