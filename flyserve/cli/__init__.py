@@ -20,7 +20,7 @@ Exit status: 0 done, 1 failed, 2 wrong input, 3 nothing can serve just now,
 use_plain_words()
 app = typer.Typer(
     name="flyserve",
-    help="Serve language models several times faster: FLy speculative decoding as a distributed system.",
+    help="Serve language models faster: FLy speculative decoding as a distributed system.",
     epilog=_EPILOG,
     no_args_is_help=True,
     add_completion=False,
@@ -49,7 +49,7 @@ def root(
         bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
     ] = False,
 ) -> None:
-    """Serve language models several times faster: FLy speculative decoding as a distributed system."""
+    """Serve language models faster: FLy speculative decoding as a distributed system."""
 
 
 _add("serve", serve.serve, serve.EXAMPLES)

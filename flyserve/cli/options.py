@@ -28,6 +28,8 @@ HttpPort = Annotated[
     int | None,
     _port(help="Port of the OpenAI-compatible HTTP API instead of the file's; 0 takes a free one."),
 ]
+STARTUP_TIMEOUT_S = 600.0
+"""Default time limit of a start: on GPUs, a first one compiles for minutes."""
 StartupTimeout = Annotated[
     float, typer.Option(min=1, help="Time limit for Ray, and then the replicas, to be ready, in seconds.")
 ]

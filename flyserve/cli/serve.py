@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from flyserve.cli.groups import grouped
-from flyserve.cli.options import SingleProcess, StartupTimeout, Verbose
+from flyserve.cli.options import STARTUP_TIMEOUT_S, SingleProcess, StartupTimeout, Verbose
 from flyserve.cli.terminal import messages, output, reported_errors
 from flyserve.cli.up import serve as serve_deployment
 from flyserve.core.errors import ConfigError
@@ -129,7 +129,7 @@ def serve(
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print the deployment file, and start nothing.")
     ] = False,
-    startup_timeout_s: StartupTimeout = 120.0,
+    startup_timeout_s: StartupTimeout = STARTUP_TIMEOUT_S,
     verbose: Verbose = False,
     single_process: SingleProcess = False,
 ) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flyserve.cli.notes import next_step, print_notes
-from flyserve.cli.options import GrpcPort, HttpPort, SingleProcess, StartupTimeout, Verbose
+from flyserve.cli.options import STARTUP_TIMEOUT_S, GrpcPort, HttpPort, SingleProcess, StartupTimeout, Verbose
 from flyserve.cli.start_display import download_display, start_display
 from flyserve.cli.terminal import ended_at_once, messages, output, reported_errors
 from flyserve.server import demo_file
@@ -39,7 +39,7 @@ def up(
     ] = None,
     port: GrpcPort = None,
     http_port: HttpPort = None,
-    startup_timeout_s: StartupTimeout = 120.0,
+    startup_timeout_s: StartupTimeout = STARTUP_TIMEOUT_S,
     verbose: Verbose = False,
     single_process: SingleProcess = False,
 ) -> None:
@@ -151,7 +151,7 @@ def running(
     path: Path,
     grpc_port: int | None = None,
     http_port: int | None = None,
-    startup_timeout_s: float = 120.0,
+    startup_timeout_s: float = STARTUP_TIMEOUT_S,
     verbose: bool = False,
 ) -> Iterator["LocalDeployment"]:
     """Run a deployment file while the block runs, as `running_deployment` does; None keeps a port."""

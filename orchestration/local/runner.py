@@ -65,7 +65,7 @@ class LocalOptions:
     actors: Mapping[Role, str] = field(default_factory=lambda: ACTORS)
     router: str = "router"
     router_restarts: RestartLimit = field(default_factory=RestartLimit)
-    startup_timeout_s: float = 120.0
+    startup_timeout_s: float = 600.0
     verbose: bool = False
     num_gpus: int | None = None
 
