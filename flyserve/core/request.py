@@ -8,13 +8,16 @@ from flyserve.core.grammar import Grammar
 from flyserve.core.spans import Span
 from flyserve.core.types import Coupling, EntropyEstimator, Mode, TailPolicy
 
+LEAST_TEMPERATURE = 1e-5
+"""Smallest temperature that is sampled, as in vLLM: 1 by a much smaller one is infinite in float32."""
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """Sampling of one sequence's tokens from the logits; temperature 0 is greedy.
 
     Attributes:
-        temperature: Softmax temperature; 0 takes the argmax.
+        temperature: Softmax temperature; 0 takes the argmax. Below `LEAST_TEMPERATURE` it counts as 0.
         top_k: Keep the k most likely tokens; 0 keeps all.
         top_p: Nucleus: keep the smallest set of tokens whose probability reaches it; 0 keeps the most likely
             token.
@@ -46,6 +49,10 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     seed: int | None = None
     coupling: Coupling = Coupling.SHARED_NOISE
+
+    def __post_init__(self) -> None:
+        if isinstance(self.temperature, float) and 0.0 < self.temperature < LEAST_TEMPERATURE:
+            object.__setattr__(self, "temperature", 0.0)
 
     @property
     def has_penalties(self) -> bool:

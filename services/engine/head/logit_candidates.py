@@ -25,6 +25,8 @@ _SORTED_ROWS = 32
 """Rows that are sorted at once."""
 _MARGIN = 1e-4
 """Relative margin of a bound for float32 sums."""
+_MOST_RACES = 100
+"""Most races for one token: each but the last excludes a token, and a few are usual."""
 
 
 class LogitCandidates:
@@ -235,7 +237,7 @@ class LogitCandidates:
         entrants = first_entrants(self._blocks, self._maxima, rows, draws, noise)
         tokens = race(self._blocks, self._maxima, rows, draws, noise, entrants)
         pending = torch.arange(len(rows), device=rows.device)
-        while self._any_open:
+        for _ in range(_MOST_RACES if self._any_open else 0):
             some, drawn = rows[pending], tokens[pending]
             is_final = self._contains(some, self._logits[some, drawn][:, None])[:, 0] | (drawn < 0)
             pending = pending[~is_final]
@@ -247,6 +249,9 @@ class LogitCandidates:
             if bool((left.winners()[0] < 0).any()):
                 left = first_entrants(self._blocks, self._maxima, some, again, noise[pending])
             tokens[pending] = race(self._blocks, self._maxima, some, again, noise[pending], left)
+        else:
+            if self._any_open:
+                raise FloatingPointError(f"no token is drawn in {_MOST_RACES} races: a sum is NaN")
         return tokens
 
     def _of(self, rows: Ints, tokens: Ints) -> tuple[Tensor, Tensor]:

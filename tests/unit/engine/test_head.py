@@ -227,3 +227,37 @@ def test_token_counts_are_freed_with_their_sequence() -> None:
     processors.count([item], torch.device("cpu"))
     processors.forget(item.slot)
     assert len(processors) == 0
+
+
+LARGE_VOCABULARY = 32_768
+"""More tokens than are looked at whole."""
+
+
+@pytest.mark.parametrize("size", [VOCAB_SIZE, LARGE_VOCABULARY])
+@pytest.mark.parametrize(
+    "kept", [{}, {"top_p": 0.9}, {"top_p": 1e-300}, {"min_p": 0.5}, {"top_k": 40, "top_p": 0.9}]
+)
+@pytest.mark.parametrize("temperature", [5e-324, 1e-300, 1e-39, 1e-6, 1e-5])
+def test_a_tiny_temperature_takes_the_argmax(temperature: float, kept: dict[str, Any], size: int) -> None:
+    logits, sampling = logits_of(2, size), SamplingParams(temperature=temperature, seed=1, **kept)
+    (scores,) = Head(size)(logits.clone(), [make_work(sampling, 2)])
+    assert scores.choices == tuple(logits.argmax(-1).tolist())
+
+
+@pytest.mark.parametrize("coupling", Coupling)
+@pytest.mark.parametrize("kept", [{}, {"top_p": 0.9}, {"min_p": 0.5}, {"top_k": 40, "top_p": 0.9}])
+@pytest.mark.parametrize("temperature", [1e-4, 1e30, 1e39, 1.7e308])
+def test_every_other_temperature_draws_a_token(
+    temperature: float, kept: dict[str, Any], coupling: Coupling
+) -> None:
+    sampling = SamplingParams(temperature=temperature, seed=1, coupling=coupling, **kept)
+    logits = logits_of(1, LARGE_VOCABULARY)
+    (scores,) = Head(LARGE_VOCABULARY)(logits, [make_work(sampling, 1)])
+    assert 0 <= scores.choices[0] < LARGE_VOCABULARY
+
+
+def test_sums_that_are_no_numbers_are_a_fault_and_no_hang() -> None:
+    sampling = SamplingParams(temperature=1.0, top_p=0.9, seed=1)
+    object.__setattr__(sampling, "temperature", 1e-39)
+    with pytest.raises(FloatingPointError, match="a sum is NaN"):
+        Head(LARGE_VOCABULARY)(logits_of(1, LARGE_VOCABULARY), [make_work(sampling, 1)])
