@@ -187,6 +187,8 @@ class EngineCore:
         always fails costs two more forwards for each halving of n; the others are in one that succeeds.
         """
         if middle := len(batch) // 2:
+            for scheduled in batch:
+                self._start_over(scheduled)
             return [batch[:middle], batch[middle:]]
         logger.error("the forward of one sequence failed, and only its job ends", exc_info=error)
         failure = InternalError(f"the model failed on this sequence: {type(error).__name__}")
@@ -267,8 +269,16 @@ class EngineCore:
     def _release(self, scheduled: ScheduledJob) -> None:
         """Compute a held job again, unless it has ended; its sequence may have been preempted meanwhile."""
         if self._scheduler.release(scheduled):
+            self._start_over(scheduled)
             self._await_memory(scheduled)
             self._collect()
+
+    def _start_over(self, scheduled: ScheduledJob) -> None:
+        """Plan a repeated forward from the start of the sequence, if its state has taken in the last row."""
+        item = scheduled.next_input
+        if self._scorer.info.plain_only and item is not None and item.start:
+            self._kv.sequence(item.slot).forget_kv()
+            self._scheduler.replan(scheduled)
 
     def _await_memory(self, scheduled: ScheduledJob) -> None:
         """Let a job that waits for a forward wait for memory first, if its sequence has none."""

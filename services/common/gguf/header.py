@@ -18,7 +18,8 @@ _TEXT, _ARRAY = 8, 9
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """Type of a number in a header, and its code in the module `struct`."""
 _FIRST_BYTES, _MOST_BYTES = 1 << 23, 1 << 28
-"""Bytes of a stream after which its header is parsed first; a header has about ten million, at most these."""
+"""Bytes of a stream after which its header is parsed first; a header has about ten million, at most these.
+In a file, the weights follow: no count of a header may be as large as they are."""
 _PART = re.compile(r"-\d{5}-of-(?P<number>(?!00000)\d{5})\.gguf$")
 
 
@@ -59,7 +60,7 @@ def read_header(file: Path) -> dict[str, Any]:
         with _damage_named(str(file)), file.open("rb") as opened:
             _require_magic(str(file), opened.read(len(_MAGIC)))
             with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                return _Reader(content, len(content)).metadata()
+                return _Reader(content, min(len(content), _MOST_BYTES)).metadata()
     except OSError as error:
         raise ModelError(f"{file} cannot be read: {describe(error)}") from None
 

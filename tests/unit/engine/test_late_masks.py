@@ -1,5 +1,6 @@
 """Sequences whose masks are late: they wait alone, and go on whatever has happened to them meanwhile."""
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ from flyserve.core.errors import NotReady
 from flyserve.core.messages import Role
 from services.engine.base import ForwardInput, Scores
 from services.engine.future import EngineFuture
+from services.engine.scheduling.scheduler import forward_inputs
 from services.engine.sequence import EngineSequence
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 from tests.support.core_driver import CoreDriver
@@ -20,8 +22,8 @@ CONFIG = SimulatedConfig(context_length=8192)
 class Driver(CoreDriver):
     """A core whose masks of the slots in `late` are late."""
 
-    def __init__(self, kv_tokens: int = 4096) -> None:
-        super().__init__(SimulatedRunner(CONFIG, Role.TARGET, 8, kv_tokens))
+    def __init__(self, kv_tokens: int = 4096, runner: SimulatedRunner | None = None) -> None:
+        super().__init__(SimulatedRunner(CONFIG, Role.TARGET, 8, kv_tokens) if runner is None else runner)
         self.late: dict[int, Future[Any]] = {}
 
     def sequence(self, num_tokens: int, priority: int = 0) -> EngineSequence:
@@ -95,3 +97,46 @@ async def test_it_may_lose_its_memory_meanwhile() -> None:
     while scored.result is None:
         assert len(driver.turn()) == 1
     assert scored.result[0].choices
+
+
+class StateRunner(SimulatedRunner):
+    """A model whose state takes in a row once: a row computed again counts twice."""
+
+    def __init__(self) -> None:
+        super().__init__(CONFIG, Role.TARGET, 8, 4096)
+        self.info = replace(self.info, plain_only="its recurrent layers keep a state")
+        self.taken: dict[int, int] = {}
+
+    def forward(self, batch: Sequence[ForwardInput]) -> list[Scores]:
+        for item in batch:
+            assert item.start in (0, self.taken.get(item.slot)), "a row is taken in twice"
+            self.taken[item.slot] = item.end
+        return super().forward(batch)
+
+
+def prefilled(driver: Driver) -> EngineSequence:
+    """Return a sequence whose state has all tokens but the last."""
+    sequence = driver.sequence(16)
+    driver.finish(driver.score(sequence))
+    sequence.extend([7])
+    return sequence
+
+
+async def test_a_state_that_cannot_be_repeated_is_computed_from_its_start() -> None:
+    driver = Driver(runner=StateRunner())
+    sequence = prefilled(driver)
+    masks = driver.late[sequence.slot] = Future[Any]()
+    scored = driver.score(sequence)
+    assert [item.start for item in driver.turn()] == [16]
+    finish(driver, masks)
+    assert [item.start for item in driver.turn()] == [0] and scored.result
+
+
+async def test_neighbours_of_a_failed_forward_are_computed_from_their_start() -> None:
+    driver = Driver(runner=StateRunner())
+    scored = [driver.score(prefilled(driver)) for _ in range(2)]
+    batch = driver.core.next_batch()
+    driver.forward(forward_inputs(batch))
+    for half in driver.core.fail(batch, RuntimeError("after the model's forward")):
+        driver.core.complete(half, driver.forward(forward_inputs(half)), 0, 1)
+    assert all(future.result for future in scored)

@@ -99,6 +99,18 @@ def test_a_stream_that_has_no_end_of_a_header_is_ended() -> None:
             streamed_header("m", itertools.chain([begin], itertools.repeat(bytes(1 << 20))))
 
 
+def test_a_count_is_not_believed_because_weights_follow(tmp_path: Path) -> None:
+    numbers = struct.pack("<Q4sIIQ", 4, b"list", 9, 0, 1 << 20)
+    (file := tmp_path / "m.gguf").write_bytes(
+        b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + numbers + bytes(2 << 20)
+    )
+    assert len(read_header(file)["list"]) == 1 << 20
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("services.common.gguf.header._MOST_BYTES", 1 << 16)
+        with pytest.raises(ModelError, match="more than the file holds"):
+            read_header(file)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
