@@ -146,9 +146,8 @@ class Chat(ApiFormat):
         )
 
     def _prompt(self, body: ChatRequest, conversation: Conversation, tools: Tools) -> tuple[int, ...]:
-        parser = self._service.message_formats.parser
-        arguments_as_text = parser is not None and parser.arguments_as_text
-        messages = conversation.rendered(self._limits.prompt_characters, arguments_as_text)
+        as_text = self._service.message_formats.arguments_as_text
+        messages = conversation.rendered(self._limits.prompt_characters, as_text)
         texts = self._service.texts
         texts.refuse_long("messages", *(message["content"] for message in messages))
         variables = {**body.variables(texts.template), **(body.chat_template_kwargs or {})}

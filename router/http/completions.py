@@ -63,11 +63,18 @@ class CompletionRequest(GenerationFields):
         prompt: A text, token ids, or several of either.
         logprobs: Return the log-probability of every token, and of this many most likely ones.
         echo: Begin every choice with its prompt; with `logprobs`, those of the prompt's tokens, too.
+        add_special_tokens: Add the special tokens that a prompt begins with; by default true.
     """
 
     prompt: Prompts
     logprobs: Count | None = None
     echo: bool | None = None
+    add_special_tokens: bool | None = None
+
+    @property
+    def is_as_written(self) -> bool:
+        """True if a prompt gets no special tokens."""
+        return self.add_special_tokens is False
 
 
 class Completions(ApiFormat):
@@ -107,23 +114,24 @@ class Completions(ApiFormat):
         )
 
     def _scored(self, body: CompletionRequest) -> list[Prompt]:
-        """Return the prompts; as token ids if their log-probabilities are returned, which depend on them."""
-        if not body.echo or body.logprobs is None:
+        """Return the prompts; as token ids if they are scored, or get no special tokens."""
+        is_scored = bool(body.echo) and body.logprobs is not None
+        if not is_scored and not body.is_as_written:
             return body.prompt
         found: list[Prompt] = []
         left = self._limits.returned_values
         for prompt in body.prompt:
             # NOTE: the rest need not be tokenized to know that there are too many values.
-            found.append(self._ids(prompt) if left >= 0 else prompt)
-            left -= num_values(len(found[-1]), body.logprobs)
+            found.append(self._ids(prompt, not body.is_as_written) if left >= 0 else prompt)
+            left -= num_values(len(found[-1]), body.logprobs) if is_scored else 0
         return found
 
-    def _ids(self, prompt: Prompt) -> Prompt:
+    def _ids(self, prompt: Prompt, adds_special: bool) -> Prompt:
         if not isinstance(prompt, str):
             return prompt
         self._service.texts.refuse_long("prompt", prompt)
         try:
-            return self._service.texts.token_ids(prompt)
+            return self._service.texts.token_ids(prompt, adds_special)
         except InvalidRequest as error:
             raise renamed(error, {"text": "prompt"}) from None
 

@@ -177,7 +177,7 @@ class SharedFields(RequestModel):
         stream: Send the response as it is decided.
         stream_options: Options of the stream.
         top_k: 0 and -1 keep all tokens.
-        seed: A negative seed counts as the unsigned number with the same bits.
+        seed: -1 draws one, as in vLLM. Other negative ones count as the unsigned number with the same bits.
         cache_salt: Cached prefixes and memories are shared only between requests with the same salt.
         timeout: Seconds after which the client no longer needs the response, at most one day.
         priority: Lower values run first, as in vLLM; 0 by default.
@@ -236,7 +236,7 @@ class GenerationFields(SharedFields, GrammarFields):
         if self.top_k is not None:
             given["top_k"] = max(0, self.top_k)
         if self.seed is not None:
-            given["seed"] = self.seed & _MASK64
+            given["seed"] = None if self.seed == -1 else self.seed & _MASK64
         if self.logit_bias is not None:
             given["logit_bias"] = {int(token): bias for token, bias in self.logit_bias.items()}
         if "stop_token_ids" in given:

@@ -20,11 +20,12 @@ from router.http.models import ServedModels
 from router.http.objects import Detokenized, Tokenized, TokenizerInfo
 from router.http.parsing import parse
 from router.http.request_model import AtMost, RequestModel
+from router.http.tool_fields import ToolFields, checked_tools
 from router.service import GenerationService
 
 
-class TokenizeRequest(TemplateFields):
-    """A body of `/tokenize`: either `prompt` or `messages`.
+class TokenizeRequest(TemplateFields, ToolFields):
+    """A body of `/tokenize`: either `prompt`, or `messages`, perhaps with tools.
 
     Attributes:
         model: Name of the model, as in `/v1/models`.
@@ -106,9 +107,12 @@ class TokenizationEndpoints:
         if body.messages is None:
             adds_special = body.add_special_tokens is not False
             return self._service.texts.token_ids(body.prompt or "", adds_special)
-        messages = conversation_of(body.messages).rendered(self._config.limits.prompt_characters)
-        variables = body.chat_template_kwargs or {}
-        return self._service.texts.render_chat(messages, variables, body.ending(messages[-1]))
+        limits, formats = self._config.limits, self._service.message_formats
+        tools = checked_tools(body.asked_tools, limits, formats)
+        conversation = conversation_of(body.messages)
+        messages = conversation.rendered(limits.prompt_characters, formats.arguments_as_text)
+        variables, ending = body.chat_template_kwargs or {}, body.ending(messages[-1])
+        return self._service.texts.render_chat(messages, variables, ending, tools.rendered)
 
     def _require(self, model: str | None) -> None:
         if model is not None:

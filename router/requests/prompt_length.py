@@ -22,5 +22,11 @@ def check_beginning(
         return
     least = len(encode("".join(texts)[:most])) - _SLACK
     if least > context_length:
-        found = f"has more than {least} tokens, at most {context_length - 1} leave room for an answer"
-        yield FieldViolation(field, found, "context_length_exceeded")
+        yield too_long(field, f"more than {least} tokens", context_length)
+
+
+def too_long(field: str, found: str, context_length: int, room: int = 1) -> FieldViolation:
+    """Return the violation of a prompt without `room` after it; clients know it by its code or last words."""
+    allowed = f"at most {context_length - room} {'leave room for an answer' if room else 'fit'}"
+    known = f"this model's maximum context length is {context_length} tokens"
+    return FieldViolation(field, f"has {found}, {allowed}; {known}", "context_length_exceeded")

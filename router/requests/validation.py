@@ -17,7 +17,7 @@ from router.cost import returned_values
 from router.policies.request_key import request_key
 from router.requests.grammars import CompiledGrammar
 from router.requests.planning import SpeculationPlan, check_speculation, plan_speculation
-from router.requests.prompt_length import check_beginning
+from router.requests.prompt_length import check_beginning, too_long
 from router.requests.request import PreparedRequest, draw_seed
 from router.requests.warnings import request_warnings
 from router.text.tokenizer import Tokenizer
@@ -173,8 +173,7 @@ def _check_prompt(
     if not ids:
         yield FieldViolation(field, "is empty, must have at least one token")
     if target.context_length and len(ids) + room > target.context_length:
-        allowed = f"at most {target.context_length - room} {'leave room for an answer' if room else 'fit'}"
-        yield FieldViolation(field, f"has {len(ids)} tokens, {allowed}", "context_length_exceeded")
+        yield too_long(field, f"{len(ids)} tokens", target.context_length, room)
     if max(ids, default=0) >= target.vocab_size:
         index, token = next((i, token) for i, token in enumerate(ids) if token >= target.vocab_size)
         allowed = f"must be 0 to {target.vocab_size - 1}"

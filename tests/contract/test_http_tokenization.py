@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from flyserve.core.errors import ConfigError
 from router.config import HttpConfig
@@ -13,7 +15,9 @@ from router.security.keys import issue_key
 from services.common.config import parse
 from tests.contract.fakes import save_tokenizer
 from tests.contract.http_rig import MODEL, HttpRig, error_of, serving_http
+from tests.contract.scripted import SeededModel
 
+TEMPLATES = Path(__file__).parents[1] / "data/chat_templates"
 HELLO = [{"role": "user", "content": "hello"}]
 
 
@@ -59,6 +63,69 @@ async def test_a_conversation_is_the_prompt_of_its_answer(tmp_path: Path) -> Non
         assert info["chat_template"] == template and {"eos_token", "bos_token", "tokenizer_class"} <= set(
             info
         )
+
+
+TOOLS = [
+    {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+]
+CALLED = [
+    *HELLO,
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {"id": "123456789", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+        ],
+    },
+    {"role": "tool", "tool_call_id": "123456789", "content": "5"},
+]
+
+
+TEXT_ARGUMENTS = (
+    "{% for message in messages %}{{ message.content }}{% for call in message.tool_calls or [] %}"
+    "{{ call.function.arguments + '!' }}{% endfor %}{% endfor %}{{ tools | tojson if tools }}"
+)
+"""A template that takes arguments as text alone, as that of DeepSeek does."""
+
+
+@pytest.mark.parametrize(
+    ("template", "parser"),
+    [((TEMPLATES / "qwen3.jinja").read_text(), "auto"), (TEXT_ARGUMENTS, "deepseek")],
+    ids=["qwen3", "text arguments"],
+)
+async def test_a_conversation_with_tools_has_the_tokens_of_its_chat(
+    tmp_path: Path, template: str, parser: str
+) -> None:
+    (file := tmp_path / "tools.jinja").write_text(template, encoding="utf-8")
+    model = SeededModel(certain_share=0.3, context_length=8192)
+    async with serving_http(tmp_path, model=model, chat_template=file, tool_parser=parser) as rig:
+        for fields in ({"messages": CALLED, "tools": TOOLS}, {"messages": CALLED}):
+            found = await rig.post("/tokenize", fields)
+            answer = await rig.post("/v1/chat/completions", {**fields, "max_tokens": 1})
+            assert (found.status_code, answer.status_code) == (200, 200), (found.text, answer.text)
+            assert found.json()["count"] == answer.json()["usage"]["prompt_tokens"]
+
+
+async def test_a_completion_has_the_special_tokens_of_the_tokenizer_endpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_beginning(folder: Path, **options: Any) -> Path:
+        file = save_tokenizer(folder, **options) / "tokenizer.json"
+        tokenizer = Tokenizer.from_file(str(file))
+        tokenizer.post_processor = TemplateProcessing(single="<end> $A", special_tokens=[("<end>", 1)])
+        tokenizer.save(str(file))
+        return folder
+
+    monkeypatch.setattr("tests.contract.http_rig.save_tokenizer", with_beginning)
+    counts = list[int]()
+    async with serving_http(tmp_path) as rig:
+        for asked in ({}, {"add_special_tokens": True}, {"add_special_tokens": False}):
+            counts.append((await tokenized(rig, prompt="the fox", **asked))["count"])
+            completion = await rig.complete(prompt=["the fox"], max_tokens=1, **asked)
+            assert completion["usage"]["prompt_tokens"] == counts[-1]
+            scored = await rig.complete(prompt="the fox", max_tokens=0, echo=True, logprobs=0, **asked)
+            assert len(scored["choices"][0]["logprobs"]["tokens"]) == counts[-1]
+    assert counts == [counts[0], counts[0], counts[0] - 1]
 
 
 BAD: list[tuple[str, dict[str, Any], str | None, str]] = [

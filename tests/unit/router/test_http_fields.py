@@ -163,3 +163,9 @@ def test_a_template_may_have_the_tags_of_transformers(tmp_path: Path) -> None:
     said = [{"role": "user", "content": "hello"}]
     assert template.takes_tools
     assert template.render(said, {}) == (*tokenizer.encode("hello"), 0, *tokenizer.encode("None"))
+
+
+@pytest.mark.parametrize(("seed", "drawn"), [(-1, None), (-5, 2**64 - 5), (0, 0), (7, 7)])
+def test_a_seed_of_minus_one_asks_for_any(seed: int, drawn: int | None) -> None:
+    body = parse(CompletionRequest, {**COMPLETION, "seed": seed}, LIMITS)
+    assert body.sampling(SamplingParams()).seed == drawn

@@ -76,7 +76,7 @@ def test_other_fields_are_those_of_a_chat() -> None:
         tool_choice={"type": "function", "name": "f"},
         text={"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}},
         speculation={"mode": "exact"},
-        seed=-1,
+        seed=-2,
         top_k=-1,
         store=False,
         include=["reasoning.encrypted_content"],
@@ -85,7 +85,7 @@ def test_other_fields_are_those_of_a_chat() -> None:
     assert (options.model, options.max_completion_tokens) == ("m", 5)
     assert options.grammar == Grammar(GrammarKind.JSON_SCHEMA, '{"type": "object"}')
     assert options.speculation is not None and options.speculation.params.mode is Mode.EXACT
-    assert options.sampling(SamplingParams()) == SamplingParams(seed=2**64 - 1)
+    assert options.sampling(SamplingParams()) == SamplingParams(seed=2**64 - 2)
     assert tools.choice == ("required", ("f",), True)
     assert [each.name for each in tools.functions] == ["f"] and tools.functions[0].strict
 
