@@ -12,6 +12,7 @@ from flyserve.core.limits import MOST_PRIORITY
 from router.policies import POLICIES
 from router.speculation_config import SpeculationConfig
 from router.tools.families import ReasoningFamily, ToolFamily
+from services.common.addresses import shared_port_fault
 from services.common.config import Config, OneOf
 from services.common.model_source import ModelPath, is_hub_id, model_name
 from services.common.security.config import PublicSecurityConfig
@@ -303,6 +304,18 @@ class RouterConfig(RouterSection, ProcessSection):
             raise ValueError("neither registry nor targets is set: set one of them to find the replicas")
         if self.registry is not None and (self.targets or self.drafters):
             raise ValueError("registry excludes targets and drafters")
+        return self
+
+    @model_validator(mode="after")
+    def _has_a_port_for_each(self) -> Self:
+        ports = {
+            "grpc_port": self.grpc_port,
+            "http_port": self.http_port,
+            "security.health_port": self.security.health_port,
+            "telemetry.metrics_port": self.telemetry.metrics_port,
+        }
+        if fault := shared_port_fault(ports):
+            raise ValueError(fault)
         return self
 
     @model_validator(mode="after")

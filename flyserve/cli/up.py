@@ -72,7 +72,7 @@ def serve(
     """
     from orchestration.local.ports import require_free_ports
 
-    require_free_ports(deployment.router)  # before a download, which can take long
+    require_free_ports(deployment)  # before a download, which can take long
     _fetch_models(deployment, names or {})
     print_notes(deployment, machine)
     if single_process:

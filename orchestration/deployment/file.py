@@ -22,6 +22,7 @@ from orchestration.deployment.tiers import (
 )
 from router.config import RouterSection
 from router.speculation_config import SpeculationConfig
+from services.common.addresses import shared_port_fault
 from services.common.config import Config, load_yaml
 from services.common.gguf.header import is_gguf
 from services.common.model_source import is_hub_id
@@ -121,6 +122,22 @@ class Deployment(Config):
             )
         return telemetry
 
+    @property
+    def router_ports(self) -> dict[str, int | None]:
+        """The ports of a router, by their keys."""
+        return {
+            "router.grpc_port": self.router.grpc_port,
+            "router.http_port": self.router.http_port,
+            "security.health_port": self.security.health_port,
+            "telemetry.metrics_port": self.telemetry.metrics_port,
+        }
+
+    @model_validator(mode="after")
+    def _has_a_port_for_each(self) -> Self:
+        if fault := shared_port_fault(self.router_ports):
+            raise ValueError(fault)
+        return self
+
     @model_validator(mode="after")
     def _drafts_within_limits(self) -> Self:
         self.router.require_draft_length(self.speculation)
@@ -204,10 +221,17 @@ def located_deployment(deployment: Deployment, path: Path, has_models: bool = Tr
 
 
 def with_router_ports(deployment: Deployment, grpc_port: int | None, http_port: int | None) -> Deployment:
-    """Return the deployment with other ports of its routers; None keeps a port."""
+    """Return the deployment with other ports of its routers; None keeps a port.
+
+    Raises:
+        ConfigError: Two keys have the same port.
+    """
     given = {"grpc_port": grpc_port, "http_port": http_port}
     ports = {name: port for name, port in given.items() if port is not None}
-    return deployment.model_copy(update={"router": deployment.router.model_copy(update=ports)})
+    changed = deployment.model_copy(update={"router": deployment.router.model_copy(update=ports)})
+    if fault := shared_port_fault(changed.router_ports):
+        raise ConfigError(fault)
+    return changed
 
 
 def _located(model: Path, name: str, path: Path) -> Path:

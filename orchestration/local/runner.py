@@ -1,7 +1,6 @@
 """Run a whole deployment on this machine: Ray, the controller, the services, a router."""
 
 import importlib.util
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,9 +16,10 @@ from flyserve.core.messages import Role
 from flyserve.signals import stop_signals
 from orchestration.control.status import DeploymentStatus, ReplicaState, ReplicaStatus
 from orchestration.deployment.file import Deployment
-from orchestration.deployment.plan import ACTORS, plan, router_config, total_cpus
+from orchestration.deployment.plan import ACTORS, plan, router_config
 from orchestration.deployment.scaling import at_its_largest
 from orchestration.deployment.tiers import ModelTier
+from orchestration.local.cpus import logical_cpus
 from orchestration.local.local_ray import (
     local_ray,
     prepare_environment,
@@ -43,8 +43,6 @@ _STOP_TIMEOUT_S = 10.0
 _REPLICA_GRACE_S = 5.0
 """Time that streams of the replicas have to finish, once the router and with it all of its own have ended."""
 _ANSWER_TIMEOUT_S = 30.0
-_SPARE_CPUS = 32
-"""Logical CPUs in addition to the deployment's, for scaling it and for replacing its replicas."""
 
 Progress = Callable[[Sequence[ReplicaStatus]], None]
 
@@ -125,14 +123,14 @@ def local_deployment(
     is the file that the deployment was read from, to show to people.
 
     Raises:
-        ConfigError: The router's port is in use.
+        ConfigError: A port of the router is in use, or has another use.
         ModelError: A model cannot be found, or a replica cannot be started; the message says which and why.
         NotReady: A replica or the router was not ready in time; the message says which.
     """
     options = options or LocalOptions()
     if importlib.util.find_spec("ray") is None:
         raise ConfigError("Ray is not installed: pip install 'flyserve[router,engine,ray]'")
-    require_free_ports(deployment.router)
+    require_free_ports(deployment)
     for tier in (deployment.target, deployment.drafter):
         if isinstance(tier, ModelTier):
             model_folder(tier.model)  # downloaded before anything is started: no start timeout includes it
@@ -161,7 +159,7 @@ def _start(
 ) -> LocalDeployment:
     folder = stack.enter_context(temporary_folder())
     specs = plan(at_its_largest(deployment), "", options.actors)
-    num_cpus = math.ceil(total_cpus(specs)) + _SPARE_CPUS
+    num_cpus = logical_cpus(specs, deployment.rollout.surge)
     marks = {spec.node_resource for spec in specs if spec.node_resource is not None}
     timeout_s = options.startup_timeout_s
     os.environ[VARIABLE] = str(folder)

@@ -83,7 +83,7 @@ def run_single_process(
     """
     if faults := list(_faults(deployment)):
         raise ConfigError("; ".join(faults))
-    require_free_ports(deployment.router)
+    require_free_ports(deployment)
     telemetry = {**changed_values(deployment.telemetry, TelemetrySection), "deployment": deployment.name}
     configure_logging(parse(TelemetryConfig, telemetry, "telemetry"), _ROLE)
     logging.getLogger().setLevel(logging.INFO if verbose else logging.ERROR)

@@ -5,12 +5,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from flyserve.core.errors import ConfigError
+from orchestration.control.gpus import fit_on_gpus
 from services.common.machine.gpus import Gpu
 
 _FOR_WEIGHTS = 0.85
 """Share of a GPU's memory that weights may take; KV memory and forwards need the rest."""
 _SHARED_GPU = (0.7, 0.3)
 """Fractions of the only GPU, for target and drafter."""
+_DIGITS = 4
+"""Decimal places in which Ray counts GPUs."""
 _FEW_CORES = 2
 """Cores of which none is left to the router and the event loops: these would take half of all."""
 
@@ -56,6 +59,11 @@ class Share:
     replicas: int
     threads: int = 1
 
+    @property
+    def requests(self) -> list[float]:
+        """GPUs of each of its processes."""
+        return [self.gpus] * (self.shards * self.replicas)
+
 
 def divide(
     gpus: Sequence[Gpu], cores: int, target: Demand, drafter: Demand | None
@@ -69,9 +77,10 @@ def divide(
         ConfigError: A tier needs more GPUs than there are, or than its weights fit on.
     """
     helped = None if drafter is None else _drafter_gpus(len(gpus), target, drafter)
-    taken = 0.0 if helped is None else helped.gpus * helped.shards * helped.replicas
-    placed = _target_gpus(gpus, taken, target, drafter.weight_bytes if drafter else 0)
+    placed = _target_gpus(gpus, helped, target, drafter)
     demands = [(target, placed), *([(drafter, helped)] if drafter and helped else [])]
+    if any(demand.gpus is None for demand, _ in demands):
+        _require_room(len(gpus), placed, helped)
     threads = _threads(cores, demands)
     shares = [
         Share(share.gpus, share.shards, share.replicas, each)
@@ -90,20 +99,31 @@ def _drafter_gpus(number: int, target: Demand, drafter: Demand) -> Share:
     return Share(_SHARED_GPU[1] if is_shared else 0.0, shards, replicas)
 
 
-def _target_gpus(gpus: Sequence[Gpu], taken: float, target: Demand, other_bytes: int) -> Share:
+def _target_gpus(gpus: Sequence[Gpu], helped: Share | None, target: Demand, drafter: Demand | None) -> Share:
     if target.gpus is not None or not gpus:
         return Share(target.gpus or 0.0, *target.fixed)
+    taken = round(sum(helped.requests), _DIGITS) if helped else 0.0
     if 0 < taken < 1 and len(gpus) == 1:
+        other_bytes = drafter.weight_bytes * helped.replicas if drafter and helped else 0
         together = replace(target, weight_bytes=target.weight_bytes + other_bytes)
         if target.fixed != (1, 1) or not _fits(gpus, 1, together):
             raise ConfigError(_no_room(gpus, 1, together))
-        return Share(_SHARED_GPU[0], *target.fixed)
-    free = len(gpus) - math.ceil(taken)
+        return Share(min(_SHARED_GPU[0], round(1 - taken, _DIGITS)), *target.fixed)
+    requests = helped.requests if helped else []
+    free = max((left for left in range(len(gpus) + 1) if fit_on_gpus(len(gpus) - left, requests)), default=0)
+    if free < 1:
+        raise ConfigError(_crowded(len(gpus), None, helped))
     options = [each for each in _options(gpus, free, target) if math.prod(each) <= free]
     if not options:
         raise ConfigError(_no_room(gpus, free, target))
     shards, replicas = max(options, key=lambda each: (math.prod(each), each[0]))
     return Share(1.0, shards, replicas)
+
+
+def _require_room(number: int, target: Share, drafter: Share | None) -> None:
+    """Raise ConfigError if the processes of both tiers do not fit on the GPUs together."""
+    if not fit_on_gpus(number, target.requests + (drafter.requests if drafter else [])):
+        raise ConfigError(_crowded(number, target, drafter))
 
 
 def _options(gpus: Sequence[Gpu], free: int, target: Demand) -> Iterator[tuple[int, int]]:
@@ -130,6 +150,19 @@ def _no_room(gpus: Sequence[Gpu], free: int, target: Demand) -> str:
         f" {_FOR_WEIGHTS * smallest / 1e9:.1f} GB, and shards must divide"
         f" {', '.join(map(str, target.divisors)) or 'nothing'}: use more or larger GPUs, a smaller or"
         " quantized model, or other shards and replicas; --gpus 0 computes on the CPU"
+    )
+
+
+def _crowded(number: int, target: Share | None, drafter: Share | None) -> str:
+    """Return the GPUs that the tiers ask for, and the limit; no target stands for one without a place."""
+    shares = {"target": target, "drafter": drafter}
+    asked = {f"{name}.gpus": share for name, share in shares.items() if share}
+    parts = (f"{len(share.requests)} x {share.gpus:g}" for share in asked.values())
+    total = sum(sum(share.requests) for share in asked.values())
+    fault = "do not fit on" if target else "leave none to the target, of"
+    return (
+        f"{' and '.join(asked)}: {' + '.join(parts)} = {total:g} GPUs {fault} {number}:"
+        " lower gpus, shards or replicas, or use more GPUs; gpus: 0 computes on the CPU"
     )
 
 

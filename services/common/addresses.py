@@ -1,6 +1,7 @@
 """Addresses of this machine: which can be listened at, which reach another machine."""
 
 import socket
+from collections.abc import Mapping
 
 from flyserve.core.errors import ConfigError
 
@@ -18,6 +19,15 @@ def bind_fault(host: str, port: int) -> str | None:
             probe.bind(address)
     except OSError as error:
         return error.strerror or str(error)
+    return None
+
+
+def shared_port_fault(ports: Mapping[str, int | None]) -> str | None:
+    """Return which two keys have the same port; None if each has its own. 0 takes any free one, None none."""
+    keys: dict[int, str] = {}
+    for key, port in ports.items():
+        if port and (other := keys.setdefault(port, key)) != key:
+            return f"{key}: is {port}, as {other} is: give each its own"
     return None
 
 

@@ -3,10 +3,11 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from flyserve.core.errors import ConfigError
+from orchestration.control.gpus import fit_on_gpus
 from orchestration.machine.layout import Demand, divide
 from services.common.machine.gpus import Gpu
 
@@ -38,6 +39,12 @@ def placed(number: int, target: Demand, drafter: Demand | None = None) -> tuple[
         (1, Demand(), None, ((1, 1, 1), None)),
         (0, Demand(replicas=2), Demand(shards=1), ((0, 1, 2), (0, 1, 1))),
         (8, Demand(gpus=0.0, shards=1), Demand(gpus=0.5), ((0, 1, 1), (0.5, 1, 1))),
+        (1, Demand(), Demand(replicas=2), ((0.4, 1, 1), (0.3, 1, 2))),
+        (1, Demand(), Demand(replicas=3), ((0.1, 1, 1), (0.3, 1, 3))),
+        (1, Demand(), Demand(gpus=0.5), ((0.5, 1, 1), (0.5, 1, 1))),
+        (1, Demand(), Demand(gpus=0.1), ((0.7, 1, 1), (0.1, 1, 1))),
+        (4, Demand(), Demand(gpus=0.6, replicas=3), ((1, 1, 1), (0.6, 1, 3))),
+        (3, Demand(gpus=1.0, shards=2), Demand(), ((1, 2, 1), (1, 1, 1))),
     ],
 )
 def test_gpus_are_shared(number: int, target: Demand, drafter: Demand | None, expected: object) -> None:
@@ -66,31 +73,80 @@ def test_a_target_without_room_is_rejected_with_the_remedy(
         placed(number, target, drafter)
 
 
+@pytest.mark.parametrize(
+    ("number", "target", "drafter", "message"),
+    [
+        (
+            2,
+            Demand(gpus=1.0, shards=2),
+            Demand(),
+            r"target\.gpus and drafter\.gpus: 2 x 1 \+ 1 x 1 = 3 GPUs do not fit on 2: lower gpus, shards",
+        ),
+        (3, Demand(gpus=0.6, replicas=3), Demand(), r"3 x 0\.6 \+ 1 x 1 = 2\.8 GPUs do not fit on 3"),
+        (0, Demand(), Demand(gpus=0.5), r"1 x 0 \+ 1 x 0\.5 = 0\.5 GPUs do not fit on 0"),
+        (
+            1,
+            Demand(),
+            Demand(replicas=4),
+            r"drafter\.gpus: 4 x 0\.3 = 1\.2 GPUs leave none to the target, of 1",
+        ),
+        (1, Demand(), Demand(gpus=0.5, replicas=2), r"drafter\.gpus: 2 x 0\.5 = 1 GPUs leave none"),
+    ],
+)
+def test_tiers_that_ask_for_more_gpus_than_there_are_are_rejected_with_the_numbers(
+    number: int, target: Demand, drafter: Demand, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        placed(number, target, drafter)
+
+
+def test_the_weights_of_every_drafter_count_on_a_gpu_that_is_shared() -> None:
+    target, size = Demand(weight_bytes=50 * _GB), 15 * _GB
+    assert placed(1, target, Demand(weight_bytes=size))
+    with pytest.raises(ConfigError, match=r"its weights take 80\.0 GB"):
+        placed(1, target, Demand(weight_bytes=size, replicas=2))
+
+
 _sizes = st.integers(0, 400 * _GB)
 _counts = st.one_of(st.none(), st.integers(1, 8))
 _targets = st.builds(
     Demand,
     weight_bytes=_sizes,
     divisors=st.lists(st.integers(1, 64), max_size=3).map(tuple),
+    gpus=st.sampled_from([None, None, 0.4, 0.7, 1.0]),
     shards=_counts,
     replicas=_counts,
 )
-_drafters = st.one_of(st.none(), st.builds(Demand, weight_bytes=_sizes, shards=st.just(1)))
+_drafters = st.one_of(
+    st.none(),
+    st.builds(
+        Demand,
+        weight_bytes=_sizes,
+        gpus=st.sampled_from([None, None, 0.3, 0.5, 0.9]),
+        shards=st.just(1),
+        replicas=_counts,
+    ),
+)
 
 
 @given(st.integers(0, 16), st.integers(1, 256), _targets, _drafters)
 def test_no_gpu_is_promised_twice_and_no_tier_is_without_a_thread(
     number: int, cores: int, target: Demand, drafter: Demand | None
 ) -> None:
+    is_auto = target.gpus is None
+    assume(is_auto or (drafter is not None and drafter.gpus is None))
     try:
         shares = [share for share in divide(gpus(number), cores, target, drafter) if share is not None]
     except ConfigError:
         return
-    assert sum(share.gpus * share.shards * share.replicas for share in shares) <= number
+    assert fit_on_gpus(number, [asked for share in shares for asked in share.requests])
+    assert round(sum(share.gpus * share.shards * share.replicas for share in shares), 4) <= number
     assert all(share.threads >= 1 for share in shares)
-    assert not number or all(share.gpus for share in shares)  # where there are GPUs, each tier has its device
     first = shares[0]
     assert target.shards in (None, first.shards) and target.replicas in (None, first.replicas)
+    if not is_auto:
+        return
+    assert not number or all(share.gpus for share in shares)  # where there are GPUs, each tier has its device
     if first.gpus == 1:
         assert not any(each % first.shards for each in target.divisors)
         assert target.weight_bytes / first.shards <= 80 * _GB

@@ -6,7 +6,7 @@ import pytest
 from flyserve.core.errors import ConfigError
 from flyserve.core.presets import PRESETS
 from flyserve.core.types import TailPolicy
-from orchestration.deployment.file import APPLICATION_ROOT, load_deployment
+from orchestration.deployment.file import APPLICATION_ROOT, load_deployment, with_router_ports
 from orchestration.deployment.plan import plan, router_config
 from orchestration.deployment.tiers import BuiltinDrafter, ModelTier
 from router.config import RouterConfig
@@ -94,6 +94,18 @@ def test_models_are_found_under_the_applications_root_or_on_the_hub(folder: Path
         ),
         ("target: big", "target: is 'big': must be a mapping of keys"),
         ("target: {model: big}\nsecurity: {health_port: 1}", "security.health_port: is for TLS"),
+        (
+            "target: {model: big}\nrouter: {http_port: 50051}",
+            "router.http_port: is 50051, as router.grpc_port is: give each its own",
+        ),
+        (
+            "target: {model: big}\nrouter: {http_port: 8000}\ntelemetry: {metrics_port: 8000}",
+            "telemetry.metrics_port: is 8000, as router.http_port is",
+        ),
+        (
+            "target: {model: big}\nsecurity: {tls: {certificate: c, key: k, ca: a}, health_port: 50051}",
+            "security.health_port: is 50051, as router.grpc_port is",
+        ),
         ("target: {model: big}\nsecurity: {tls: {certificate: c, key: k}}", "security.tls.ca: "),
         ("target: {model: big}\ndrafter: {engine: [a]}", "drafter.engine: is \"['a']\": must be one of"),
         ("drafter: {model: small}", "target: is"),
@@ -243,3 +255,27 @@ def test_the_file_or_the_models_folder_names_the_model(folder: Path) -> None:
     assert (silent.http_port, silent.served_name) == (None, "big")
     hub = parse(RouterConfig, {"model": "org/name@main", "registry": "127.0.0.1:1"}, "router")
     assert hub.served_name == "org/name"
+
+
+@pytest.mark.parametrize("ports", [(8000, 8000), (8000, None), (None, 50_051), (9400, None), (None, 9400)])
+def test_flags_give_no_port_two_uses(folder: Path, ports: tuple[int | None, int | None]) -> None:
+    text = "target: {model: big}\nrouter: {http_port: 8000}\ntelemetry: {metrics_port: 9400}"
+    deployment = load_deployment(written(folder, text))
+    with pytest.raises(ConfigError, match=r"_port: is \d+, as router\.\w+ is: give each its own"):
+        with_router_ports(deployment, *ports)
+
+
+@pytest.mark.parametrize("ports", [(0, 0), (None, None), (8000, 50_051), (8000, 0)])
+def test_flags_change_ports_together_and_zero_is_any_free_one(
+    folder: Path, ports: tuple[int | None, int | None]
+) -> None:
+    deployment = load_deployment(written(folder, "target: {model: big}\nrouter: {http_port: 8000}"))
+    router = with_router_ports(deployment, *ports).router
+    assert ports in ((None, None), (router.grpc_port, router.http_port))
+
+
+def test_a_router_alone_has_a_port_for_each_use() -> None:
+    base = {"model": "org/name@main", "registry": "127.0.0.1:1"}
+    with pytest.raises(ConfigError, match="router: http_port: is 50051, as grpc_port is: give each its own"):
+        parse(RouterConfig, {**base, "http_port": 50_051}, "router")
+    parse(RouterConfig, {**base, "grpc_port": 0, "http_port": 0, "telemetry": {"metrics_port": 0}}, "router")
