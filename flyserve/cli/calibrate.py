@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flyserve.cli.groups import grouped
-from flyserve.cli.options import ConnectionOptions
+from flyserve.cli.options import ConnectionOptions, time_option
 from flyserve.cli.terminal import messages, output, reported_errors
 from flyserve.core.errors import START_FIRST, ConfigError
 from flyserve.whole_file import write_whole
@@ -37,7 +37,7 @@ class JudgeOptions:
             " Status 0: the response is right, 1: it is wrong. Without it, one that has the answer is right.",
         ),
     ] = None
-    verifier_timeout_s: Annotated[float, typer.Option(min=0.1, help="Time limit of one call.")] = 60.0
+    verifier_timeout_s: Annotated[float, time_option(min=0.1, help="Time limit of one call.")] = 60.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import typer
 
 from flyserve.cli.groups import grouped
 from flyserve.cli.options import ConnectionOptions, SamplingOptions, SpeculationOptions
+from flyserve.cli.reading import is_stdin_a_terminal, stdin_lines
 from flyserve.cli.show import is_coloured, print_json, show_legend, show_notes, show_text
 from flyserve.cli.terminal import messages, output, print_error, reported_errors
 from flyserve.client import Client, Stream
@@ -50,7 +51,7 @@ def chat(
                 conversation, max_new_tokens, sampling, speculation, timeout_s=connection.timeout_s
             )
 
-        is_interactive = sys.stdin.isatty() and sys.stdout.isatty()
+        is_interactive = is_stdin_a_terminal() and sys.stdout.isatty()
         if is_interactive:
             _greet(client)
         opening = [ChatMessage("system", system)] if system else []
@@ -117,6 +118,9 @@ def _typed() -> Iterator[str]:
         except EOFError:
             messages().print()
             return
+        except UnicodeDecodeError:
+            messages().print("that is not UTF-8", style="dim")
+            continue
         if line == "/quit":
             return
         if line:
@@ -124,4 +128,4 @@ def _typed() -> Iterator[str]:
 
 
 def _piped() -> Iterator[str]:
-    yield from (line.strip() for line in sys.stdin if line.strip())
+    yield from (line.strip() for line in stdin_lines() if line.strip())

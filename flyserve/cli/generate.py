@@ -1,7 +1,6 @@
 """`flyserve generate`: one prompt, its response streamed with coloured verdicts."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +8,7 @@ import typer
 
 from flyserve.cli.groups import grouped
 from flyserve.cli.options import ConnectionOptions, SamplingOptions, SpeculationOptions
+from flyserve.cli.reading import read_stdin, read_text
 from flyserve.cli.show import print_json, print_json_lines, show, show_choices
 from flyserve.cli.terminal import reported_errors
 from flyserve.core.errors import START_FIRST
@@ -73,11 +73,11 @@ def generate(
         raise typer.BadParameter(
             "give one of --json-schema, --regex and --choice", param_hint="--json-schema"
         )
-    text = sys.stdin.read() if prompt == "-" else prompt
     with reported_errors(START_FIRST), connection.client() as client:
+        text = read_stdin() if prompt == "-" else prompt
         request = (text, max_new_tokens, sampling, speculation)
         grammar = _grammar(json_schema, regex, choice)
-        predicted = "" if prediction is None else prediction.read_text(encoding="utf-8")
+        predicted = "" if prediction is None else read_text(prediction, "--prediction")
         options = RequestOptions(
             stop=stop or (), n=n, logprobs=logprobs, prediction=predicted, grammar=grammar
         )
@@ -91,7 +91,7 @@ def generate(
 
 def _grammar(json_schema: Path | None, regex: str | None, choices: list[str] | None) -> Grammar | None:
     if json_schema is not None:
-        return Grammar(GrammarKind.JSON_SCHEMA, json_schema.read_text(encoding="utf-8"))
+        return Grammar(GrammarKind.JSON_SCHEMA, read_text(json_schema, "--json-schema"))
     if regex is not None:
         return Grammar(GrammarKind.REGEX, regex)
     return Grammar(GrammarKind.CHOICE, json.dumps(choices, ensure_ascii=False)) if choices else None

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from flyserve.cli.groups import grouped
-from flyserve.cli.options import ConnectionOptions
+from flyserve.cli.options import ConnectionOptions, time_option
 from flyserve.cli.show import print_json, to_plain
 from flyserve.cli.terminal import output, reported_errors
 from flyserve.client import Client
@@ -46,7 +46,7 @@ class Status:
 def info(
     connection: ConnectionOptions,
     watch: Annotated[bool, typer.Option("--watch", help="Update until Ctrl-C.")] = False,
-    every_s: Annotated[float, typer.Option(min=0.1, help="Seconds between updates.")] = 2.0,
+    every_s: Annotated[float, time_option(min=0.1, help="Seconds between updates.")] = 2.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per update.")] = False,
 ) -> None:
     """Show what a deployment serves: its models, the defaults of a request, and its limits."""

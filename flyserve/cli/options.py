@@ -15,11 +15,17 @@ from flyserve.core.presets import PRESETS
 from flyserve.core.request import POLICY_REMEDY, DraftLength, SamplingParams, SpeculationParams
 
 _LARGEST_SEED = 2**64 - 1
+LONGEST_S = 7 * 86_400
+"""Longest time of an option; the waits of the operating system end at 24 days."""
+LONGEST_GRACE_S = 86_400
+"""Longest time of streams to finish, as in `rollout.drain_s`."""
 
 _sampling = partial(typer.Option, rich_help_panel="Sampling")
 _speculation = partial(typer.Option, rich_help_panel="Speculation")
 _connection = partial(typer.Option, rich_help_panel="Connection")
 _port = partial(typer.Option, min=0, max=65_535)
+time_option = partial(typer.Option, max=LONGEST_S)
+"""Option that is a time in seconds, with a `min`; neither nan nor inf is within such limits."""
 
 GrpcPort = Annotated[
     int | None, _port(help="Port of the gRPC API instead of the file's; 0 takes a free one.")
@@ -31,7 +37,7 @@ HttpPort = Annotated[
 STARTUP_TIMEOUT_S = 600.0
 """Default time limit of a start: on GPUs, a first one compiles for minutes."""
 StartupTimeout = Annotated[
-    float, typer.Option(min=1, help="Time limit for Ray, and then the replicas, to be ready, in seconds.")
+    float, time_option(min=1, help="Time limit for Ray, and then the replicas, to be ready, in seconds.")
 ]
 Verbose = Annotated[bool, typer.Option(help="Print what the services log.")]
 SingleProcess = Annotated[
@@ -101,9 +107,9 @@ class ConnectionOptions:
             show_default=DEFAULT_ADDRESS,
         ),
     ] = None
-    timeout_s: Annotated[float | None, _connection(min=0.001, help="Time limit of the call, in seconds.")] = (
-        None
-    )
+    timeout_s: Annotated[
+        float | None, _connection(min=0.001, max=LONGEST_S, help="Time limit of the call, in seconds.")
+    ] = None
     retries: Annotated[int, _connection(min=0, help="Retries if a router does not answer.")] = 3
     token: Annotated[str | None, _connection(envvar="FLYSERVE_TOKEN", help="Prefer the variable.")] = None
     tls: Annotated[bool, _connection("--tls", help="Encrypt.")] = False

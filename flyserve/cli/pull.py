@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from flyserve.cli.options import time_option
 from flyserve.cli.terminal import messages, output, reported_errors
 
 EXAMPLES = """Examples:
@@ -26,7 +27,7 @@ def pull(
     wait_only: Annotated[
         bool, typer.Option("--wait-only", help="Fetch nothing: wait until another process has filled it.")
     ] = False,
-    timeout_s: Annotated[float, typer.Option(min=0, help="Time limit of --wait-only, in seconds.")] = 3600.0,
+    timeout_s: Annotated[float, time_option(min=0, help="Time limit of --wait-only, in seconds.")] = 3600.0,
 ) -> None:
     """Fill a folder with a model: configuration, tokenizer and weights.
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from flyserve.cli.options import time_option
 from flyserve.cli.terminal import output, reported_errors
 from flyserve.core.errors import ConfigError
 
@@ -27,7 +28,7 @@ def upgrade(
         typer.Option("--replace", help="Replace the running pods of Ray even if they may stay as they are."),
     ] = False,
     timeout_s: Annotated[
-        float, typer.Option(min=1, help="Time limit of each step: loading weights, or finishing requests.")
+        float, time_option(min=1, help="Time limit of each step: loading weights, or finishing requests.")
     ] = 3600.0,
 ) -> None:
     """Upgrade a release of the chart, by helm and kubectl, without a failed request.

@@ -25,6 +25,7 @@ from orchestration.deployment.file import Deployment, RolloutConfig
 from orchestration.deployment.plan import ReplicaSpec, plan
 from orchestration.deployment.scaling import keeping_replicas, replicas_of, with_replicas
 from orchestration.machine.settling import unused_on_cluster
+from services.common.config import parse
 from services.common.security.identity import Identity
 
 logger = logging.getLogger(__name__)
@@ -191,9 +192,13 @@ class DeploymentManager:
         )
 
     async def down(self, grace_s: float) -> None:
-        """Drain and stop every replica, then delete the persisted state."""
+        """Drain and stop every replica, then delete the persisted state; may be called again meanwhile.
+
+        Raises:
+            ConfigError: `grace_s` is beyond the limits of `rollout.drain_s`.
+        """
         if (deployment := self._state.deployment) is not None:
-            rollout = RolloutConfig(surge=deployment.rollout.surge, drain_s=grace_s)
+            rollout = parse(RolloutConfig, {"surge": deployment.rollout.surge, "drain_s": grace_s}, "grace_s")
             ending = deployment.model_copy(update={"rollout": rollout})
             self._state = replace(self._state, deployment=ending, is_ending=True)
             self._wake.set()

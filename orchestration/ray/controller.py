@@ -3,11 +3,15 @@
 import asyncio
 import logging
 import os
+import threading
 from collections.abc import Coroutine, Mapping
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
+import ray
+
 from flyserve.core.clock import SystemClock
-from flyserve.core.errors import ConfigError, FlyServeError
+from flyserve.core.errors import ConfigError, FlyServeError, NotReady
 from flyserve.core.messages import Role
 from flyserve.signals import end_at_sigterm
 from orchestration.control.deployment_manager import DeploymentManager
@@ -26,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 _PORT_WAIT_S = 10.0
 _PORT_POLL_S = 0.1
+_END_S = 10.0
+"""Time in which the caller of `down` ends this actor; it may have gone."""
 
 T = TypeVar("T")
 
@@ -50,6 +56,8 @@ class Controller:
         """
         end_at_sigterm()
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        self._name = name
+        self._downs: list[Future[None]] = []
         self._host = host or node_address()
         self._config = config
         self._identity = controller_identity(security)
@@ -90,9 +98,26 @@ class Controller:
         return self._call(self._manager.status())
 
     def down(self, grace_s: float) -> None:
-        """Drain and stop every replica, then the registry; the caller ends the controller itself."""
-        self._call(self._manager.down(grace_s))
+        """Drain and stop every replica, then the registry; the caller, or else this actor, ends the actor.
+
+        A call beside another one hastens or delays it, and both return; one that comes later returns at once.
+        """
+        try:
+            call = self._submit(self._manager.down(grace_s))
+        except NotReady:
+            return
+        self._downs.append(call)
+        call.result()
+        wait(self._downs)  # an earlier one, whose caller may have gone, needs the loop for its last steps
         self._thread.stop(0.0)
+        self._end_soon()
+
+    def _end_soon(self) -> None:
+        """End this actor for ever if nobody does: it would keep the deployment's name."""
+        actor = ray.get_runtime_context().current_actor
+        timer = threading.Timer(_END_S, ray.kill, [actor])
+        timer.daemon = True
+        timer.start()
 
     def _start(self) -> None:
         self._thread = HostThread(self._build)
@@ -126,4 +151,12 @@ class Controller:
         return 0
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._thread.loop).result()
+        return self._submit(coroutine).result()
+
+    def _submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine on the loop; raise NotReady if `down` has closed it."""
+        try:
+            return asyncio.run_coroutine_threadsafe(coroutine, self._thread.loop)
+        except RuntimeError:
+            coroutine.close()
+            raise NotReady(f"{self._name} has ended: try again in {_END_S:.0f} s") from None

@@ -45,16 +45,15 @@ def upgrade(
         FlyServeError: A step failed; the message says what runs now.
     """
     installed = release.read()
-    if standby := installed.values["ray"].get("standby", {}).get("name"):
+    if standby := (installed.values["ray"].get("standby") or {}).get("name"):
         raise ConfigError(
             f"ray.standby.name: is {standby}, so that an upgrade has not ended: finish it by helm upgrade,"
             " or return by helm rollback, one revision at a time"
         )
-    own = installed.own if given is None else given
-    active = installed.values["ray"]["active"]
-    if not (_needs_second_cluster(release, chart, with_active(own, active)) or replace):
+    own = with_active(installed.own if given is None else given, installed.values["ray"]["active"])
+    if not (_needs_second_cluster(release, chart, own) or replace):
         report("no running pod changes: one step")
-        release.upgrade(chart, with_active(own, active))
+        release.upgrade(chart, own)
         return
     defaults, app_version = read_chart(chart)
     before = with_tag(without_nulls(installed.values), installed.app_version)

@@ -75,13 +75,15 @@ def difference(base: Mapping[str, Any], wanted: Mapping[str, Any]) -> Values:
 
 def with_tag(values: Values, app_version: str) -> Values:
     """Return the values with the tag that an empty one means: the version of the chart's application."""
-    image = values["image"]
-    return values if image["tag"] or image["digest"] else merged(values, {"image": {"tag": app_version}})
+    image = values.get("image") or {}
+    return (
+        values if image.get("tag") or image.get("digest") else merged(values, {"image": {"tag": app_version}})
+    )
 
 
 def with_active(values: Mapping[str, Any], color: str) -> Values:
     """Return values with this Ray cluster alone."""
-    ray = {key: value for key, value in values.get("ray", {}).items() if key != "standby"}
+    ray = {key: value for key, value in (values.get("ray") or {}).items() if key != "standby"}
     return {**values, "ray": {**ray, "active": color}}
 
 

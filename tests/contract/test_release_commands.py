@@ -78,6 +78,17 @@ def test_the_command_moves_a_release_and_says_where_it_is(folder: Path) -> None:
     assert "flyserve.io/role=router,flyserve.io/deployment=demo-flyserve,flyserve.io/color!=green" in pods
 
 
+@pytest.mark.parametrize("nulls", ["image: {tag: null, digest: null}", "ray:", "{ray: {active: null}}"])
+def test_a_key_of_the_values_may_be_null(nulls: str, folder: Path) -> None:
+    (folder / "values.yaml").write_text(nulls)
+    values = ["--values", str(folder / "values.yaml")]
+    done = CliRunner().invoke(app, ["upgrade", "demo", str(CHART), "--namespace", "serving", *values])
+    assert done.exit_code == 0, done.output
+    *_, last = (call["values"] for call in calls(folder) if call["words"][1] == "upgrade")
+    given = yaml.safe_load(nulls)
+    assert last == {**given, "ray": {"active": "green"}}
+
+
 def test_helm_knows_every_argument_that_it_gets(folder: Path) -> None:
     from orchestration.release.commands import Release
 

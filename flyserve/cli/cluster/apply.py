@@ -9,6 +9,7 @@ from rich.text import Text
 
 from flyserve.cli.cluster.connecting import RayAddress, ask, read_status
 from flyserve.cli.cluster.status import fault_lines, is_complete, summary
+from flyserve.cli.options import time_option
 from flyserve.cli.terminal import messages, output, reported_errors
 from flyserve.core.errors import NotReady
 
@@ -30,7 +31,7 @@ def apply(
         bool, typer.Option("--replace", help="Replace the deployment of another file that has this name.")
     ] = False,
     wait: Annotated[bool, typer.Option(help="Return only when all replicas serve as the file says.")] = True,
-    timeout_s: Annotated[float, typer.Option(min=1, help="Time limit of --wait, in seconds.")] = 600.0,
+    timeout_s: Annotated[float, time_option(min=1, help="Time limit of --wait, in seconds.")] = 600.0,
     remote_models: Annotated[
         bool,
         typer.Option(

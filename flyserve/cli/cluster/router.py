@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from flyserve.cli.cluster.connecting import RayAddress, ask, controller_of
-from flyserve.cli.options import GrpcPort, HttpPort
+from flyserve.cli.options import GrpcPort, HttpPort, time_option
 from flyserve.cli.terminal import reported_errors
 
 EXAMPLES = """Examples:
@@ -27,7 +27,7 @@ def router(
         typer.Option(help="Name of this router in metrics, traces and logs; default: this machine's name."),
     ] = None,
     start_timeout_s: Annotated[
-        float, typer.Option(min=1, help="Time limit for the first target, in seconds.")
+        float, time_option(min=1, help="Time limit for the first target, in seconds.")
     ] = 120.0,
     ray_address: RayAddress = None,
 ) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flyserve.cli.cluster.connecting import Name, RayAddress, ask, controller_of, read_status
+from flyserve.cli.options import LONGEST_GRACE_S, time_option
 from flyserve.cli.terminal import output, reported_errors
 from flyserve.core.errors import ConfigError
 
@@ -63,7 +64,7 @@ def drain(
             " and place nothing there again."
         ),
     ] = None,
-    timeout_s: Annotated[float, typer.Option(min=1, help="Time limit of --node, in seconds.")] = 300.0,
+    timeout_s: Annotated[float, time_option(min=1, help="Time limit of --node, in seconds.")] = 300.0,
     name: Name = None,
     ray_address: RayAddress = None,
 ) -> None:
@@ -85,7 +86,8 @@ def drain(
 def down(
     name: Name = None,
     grace_s: Annotated[
-        float, typer.Option(min=0, help="Time that running streams have to finish, in seconds.")
+        float,
+        time_option(min=0, max=LONGEST_GRACE_S, help="Time that running streams have to finish, in seconds."),
     ] = 30.0,
     ray_address: RayAddress = None,
 ) -> None:

@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from flyserve.cli.cluster.connecting import Name, RayAddress, controller_of, read_status
+from flyserve.cli.options import time_option
 from flyserve.cli.show import print_json
 from flyserve.cli.terminal import output, reported_errors
 
@@ -27,7 +28,7 @@ flyserve status --json | jq .tiers"""
 def status(
     name: Name = None,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
-    every_s: Annotated[float, typer.Option(min=0.1, help="Seconds between two refreshes.")] = 1.0,
+    every_s: Annotated[float, time_option(min=0.1, help="Seconds between two refreshes.")] = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per refresh.")] = False,
     ray_address: RayAddress = None,
 ) -> None:

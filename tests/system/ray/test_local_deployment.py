@@ -8,9 +8,12 @@ from ipaddress import ip_address
 import psutil
 import pytest
 
+from flyserve.core.errors import NotReady
 from orchestration.deployment.file import Deployment
 from orchestration.local.runner import local_deployment
+from orchestration.ray.controller_client import get_result, has_controller
 from tests.support.local_ray import (
+    HANG_S,
     OPTIONS,
     by_name,
     command,
@@ -71,6 +74,18 @@ def test_every_port_is_on_loopback_and_down_ends_it(small: Deployment) -> None:
     # NOTE: also those that have another parent by now.
     assert [process for process in started if process.is_running()] == []
     assert listening_ports(psutil.Process()) == before
+
+
+def test_the_controller_ends_even_if_the_caller_of_down_has_gone(small: Deployment) -> None:
+    """A caller that is still there ends it at once, by `ray.kill`; none does here."""
+    with local_deployment(small.model_copy(update={"name": "left"}), quiet, OPTIONS) as running:
+        both = [running.controller.down.remote(0.0) for _ in range(2)]
+        assert [get_result(down, HANG_S) for down in both] == [None, None]
+        assert get_result(running.controller.down.remote(0.0), HANG_S) is None
+        with pytest.raises(NotReady, match="has ended"):
+            running.status()
+        running.wait()
+        assert not has_controller("left")
 
 
 def listening_ports(process: psutil.Process) -> set[int]:

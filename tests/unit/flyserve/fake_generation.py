@@ -148,5 +148,5 @@ def rejected_address() -> str:
         return address
 
 
-def run(*arguments: str, stdin: str | None = None) -> Result:
+def run(*arguments: str, stdin: str | bytes | None = None) -> Result:
     return CliRunner().invoke(app, list(arguments), input=stdin)

@@ -1,17 +1,28 @@
+import inspect
 import json
 import socket
+import subprocess
+import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import get_args
 
 import pytest
+from typer.models import OptionInfo
 from typer.testing import Result
 
+from flyserve.cli import app
 from flyserve.core.request import DraftLength, GenerateRequest, SamplingParams, SpeculationParams
 from flyserve.core.types import Coupling, Mode, TailPolicy
 from flyserve.wire.generation import request_from_wire
+from orchestration.deployment.file import RolloutConfig
 from orchestration.local.local_ray import publish_local_deployment
 from tests.unit.flyserve.fake_generation import FakeGeneration, rejected_address, run
+
+UNREADABLE = Path("/proc/self/mem")
+"""A file that everybody may open, and nobody can read from its start."""
+DOWN_GRACE = ("down", "--grace-s")
 
 
 def fails_with(result: Result, *parts: str, status: int = 2) -> None:
@@ -233,3 +244,94 @@ def test_generate_prints_json(served: tuple[FakeGeneration, str]) -> None:
     }
     assert choice["finish_reason"] == "stop_token"
     assert choice["statistics"]["tau"] == 3.0
+
+
+@pytest.mark.parametrize("option", ["--prediction", "--json-schema"])
+def test_a_file_that_is_no_text_is_named(
+    option: str, tmp_path: Path, served: tuple[FakeGeneration, str]
+) -> None:
+    service, address = served
+    (tmp_path / "latin").write_bytes(b"caf\xe9")
+    for file, fault in ((tmp_path / "latin", "is not UTF-8, at byte 3"), (UNREADABLE, "cannot be read: ")):
+        result = run("generate", "hello", option, str(file), "--address", address)
+        fails_with(result, f"{option}: {file}: {fault}")
+    for file, fault in ((tmp_path, "is a directory"), (tmp_path / "none", "does not exist")):
+        result = run("generate", "hello", option, str(file), "--address", address)
+        shown = " ".join(result.stderr.replace("│", " ").split())
+        assert result.exit_code == 2 and option in shown and fault in shown
+    assert not service.requests
+
+
+def test_an_empty_prediction_is_none(tmp_path: Path, served: tuple[FakeGeneration, str]) -> None:
+    (tmp_path / "empty").touch()
+    file = str(tmp_path / "empty")
+    assert run("generate", "hello", "--prediction", file, "--address", served[1]).exit_code == 0
+
+
+def test_standard_input_that_is_no_text_is_one_line(served: tuple[FakeGeneration, str]) -> None:
+    service, address = served
+    for content in (b"caf\xe9", b"\xff\xfe\n"):
+        fails_with(run("generate", "-", "--address", address, stdin=content), "standard input: is not UTF-8")
+    assert not service.requests
+    talk = run("chat", "--address", address, stdin=b"hi\ncaf\xe9\nho\n")
+    assert talk.exit_code == 2 and talk.stderr.endswith(
+        "error: standard input: line 2: is not UTF-8, at byte 3\n"
+    )
+    assert service.conversations == [[("user", "hi")]]
+
+
+def test_line_ends_of_standard_input_are_line_feeds(served: tuple[FakeGeneration, str]) -> None:
+    service, address = served
+    run("generate", "-", "--address", address, stdin="café\r\nan\rd\n".encode())
+    assert service.requests[0].prompt == "café\nan\nd\n"
+
+
+@pytest.mark.parametrize("command", [("generate", "-"), ("chat",)])
+def test_a_closed_standard_input_is_one_line(
+    command: tuple[str, ...], served: tuple[FakeGeneration, str]
+) -> None:
+    words = [sys.executable, "-m", "flyserve", *command, "--address", served[1]]
+    done = subprocess.run(["sh", "-c", 'exec "$@" <&-', "sh", *words], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, "error: standard input: is closed\n")
+
+
+def float_options() -> list[tuple[str, str, OptionInfo]]:
+    """Return command, name and limits of every option that is a number with a fraction."""
+    found = []
+    for command in app.registered_commands:
+        assert command.callback is not None and command.name is not None
+        for parameter in inspect.signature(command.callback, eval_str=True).parameters.values():
+            kind, *notes = get_args(parameter.annotation) or [None]
+            if kind in (float, float | None) and isinstance(notes[0], OptionInfo):
+                found.append((command.name, f"--{parameter.name.replace('_', '-')}", notes[0]))
+    return found
+
+
+def test_no_time_is_endless_or_no_number() -> None:
+    times = [each for each in float_options() if each[1].endswith("-s")]
+    assert {command for command, _, _ in times} >= {"down", "drain", "apply", "status", "pull", "generate"}
+    for command, option, limits in times:
+        assert limits.min is not None and limits.max is not None, (command, option)
+        for wrong in ("nan", "inf", "-inf", "1e9"):
+            result = run(command, option, wrong)
+            shown = " ".join(result.stderr.replace("│", " ").split())
+            assert result.exit_code == 2, (command, option, wrong)
+            assert f"Invalid value for '{option}': is '{wrong}', must be at " in shown, shown
+
+
+def test_nan_is_no_number_of_a_request(served: tuple[FakeGeneration, str]) -> None:
+    service, address = served
+    others = [option for command, option, _ in float_options() if command == "generate"]
+    assert {"--temperature", "--top-p", "--threshold", "--max-logprob-gap"} <= {*others}
+    for option in others:
+        result = run("generate", "hello", option, "nan", "--address", address)
+        assert result.exit_code == 2 and isinstance(result.exception, SystemExit), option
+    assert not service.requests
+
+
+def test_running_streams_may_have_as_long_as_the_controller_allows() -> None:
+    (limits,) = (found for command, option, found in float_options() if (command, option) == DOWN_GRACE)
+    for grace_s in (limits.min, limits.max):
+        RolloutConfig(drain_s=grace_s)
+    result = run("down", "--grace-s", "86401")
+    assert result.exit_code == 2 and "must be at most 86400" in " ".join(result.stderr.split())

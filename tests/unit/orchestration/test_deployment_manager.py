@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -212,6 +213,14 @@ async def test_a_target_with_other_token_ids_is_rejected(scene: Scene, tmp_path:
     with pytest.raises(ConfigError, match=r"target.model: .*two maps tokens to other ids than .*one"):
         await scene.manager.apply(of("two"), FILE)
     assert (await scene.manager.apply(of("same"), FILE)).changes
+
+
+async def test_down_refuses_a_time_beyond_its_limit_and_ends_nothing(scene: Scene) -> None:
+    await scene.manager.apply(deployment(), FILE)
+    for wrong in (86_401.0, -1.0, math.inf, math.nan):
+        with pytest.raises(ConfigError, match=r"grace_s: drain_s: is .*: must be "):
+            await scene.manager.down(wrong)
+    assert not (await scene.manager.apply(deployment(), FILE)).changes
 
 
 async def test_down_drains_stops_and_leaves_no_trace(scene: Scene) -> None:

@@ -5,7 +5,15 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestration.release.values import difference, layered, merged, plan, with_tag, without_nulls
+from orchestration.release.values import (
+    difference,
+    layered,
+    merged,
+    plan,
+    with_active,
+    with_tag,
+    without_nulls,
+)
 
 LEAVES = st.none() | st.booleans() | st.integers(0, 3) | st.lists(st.integers(0, 2), max_size=2)
 TREES = st.dictionaries(
@@ -38,6 +46,14 @@ def test_an_empty_tag_is_the_version_that_the_chart_names() -> None:
     assert with_tag({"image": image}, "1.2")["image"]["tag"] == "1.2"
     assert with_tag({"image": {**image, "digest": "sha256:0"}}, "1.2")["image"]["tag"] == ""
     assert with_tag({"image": {**image, "tag": "7"}}, "1.2")["image"]["tag"] == "7"
+
+
+def test_a_key_that_null_removed_is_as_an_empty_one() -> None:
+    for nulls in ({"image": {"tag": None, "digest": None}}, {"image": {"tag": None}}, {"image": None}, {}):
+        assert with_tag(without_nulls(nulls), "1.2")["image"]["tag"] == "1.2"
+    by_digest = without_nulls({"image": {"tag": None, "digest": "sha256:0"}})
+    assert with_tag(by_digest, "1.2") == by_digest
+    assert with_active({"ray": None}, "green") == {"ray": {"active": "green"}}
 
 
 def test_a_release_alternates_between_blue_and_green() -> None:
