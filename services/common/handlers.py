@@ -1,5 +1,6 @@
 """Wrap the handlers of gRPC methods: check each call, and turn its errors into gRPC status."""
 
+import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import (
@@ -132,4 +133,8 @@ async def _guard(context: Context) -> AsyncIterator[None]:
     except Exception as error:
         status = to_status(error)
         context.set_trailing_metadata(((DETAILS, status.SerializeToString()),))
-        await context.abort(CODES[status.code], status.message)
+        try:
+            await context.abort(CODES[status.code], status.message)
+        except grpc.aio.InternalError:
+            # NOTE: the call has ended, as at its deadline; gRPC, which has not seen that yet, would log it.
+            raise asyncio.CancelledError from None
