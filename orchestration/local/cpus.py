@@ -11,7 +11,7 @@ _SPARE_CPUS = 32
 
 
 def logical_cpus(specs: Sequence[ReplicaSpec], surge: int) -> int:
-    """Return the CPUs that Ray is told of: room for all replicas, and for `surge` successors in each tier."""
+    """Return the CPUs that Ray gets: room for all replicas, and for `surge` successors in each tier."""
     largest: dict[Role, float] = {}
     for spec in specs:
         largest[spec.role] = max(spec.total_cpus, largest.get(spec.role, 0.0))
