@@ -73,17 +73,22 @@ def test_a_limit_selects_the_latest() -> None:
     assert cache.followers((1, 2), "", limit=2) == [7, 6]
 
 
+def make(move: tuple[list[int], str] | int, whole: LinkedCache, parts: ResponseCache) -> None:
+    """Add a response to both caches, or link a number of tokens of the one that is linked in parts."""
+    if isinstance(move, int):
+        parts.link(move)
+    else:
+        whole.add(*move)
+        parts.add(*move)
+
+
 @given(moves_st, st.integers(1, 9))
 def test_linked_in_parts_the_index_is_that_of_one_piece(
     moves: list[tuple[list[int], str] | int], last: int
 ) -> None:
     whole, parts = LinkedCache(1000, ORDERS), ResponseCache(1000, ORDERS)
     for move in moves:
-        if isinstance(move, int):
-            parts.link(move)
-        else:
-            whole.add(*move)
-            parts.add(*move)
+        make(move, whole, parts)
     while parts.link(last):
         pass
     assert parts._indices == whole._indices
@@ -95,11 +100,7 @@ def test_evictions_between_the_parts_change_nothing_that_is_found(
 ) -> None:
     whole, parts = LinkedCache(max_tokens, ORDERS), ResponseCache(max_tokens, ORDERS)
     for move in moves:
-        if isinstance(move, int):
-            parts.link(move)
-        else:
-            whole.add(*move)
-            parts.add(*move)
+        make(move, whole, parts)
         cached = iter(whole.followers(ngram, salt, ALL))
         assert all(token in cached for token in parts.followers(ngram, salt, ALL)), "in the same order"
     while parts.link(3):
