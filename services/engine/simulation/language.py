@@ -154,8 +154,18 @@ class SimulatedLanguage:
 
     def gaps(self, item: ForwardInput, choices: Sequence[int]) -> tuple[float, ...]:
         """Return the gaps of the drafts, if the input requests them; 0 where none follows."""
-        positions = self.logprobs(item, choices, 0 if item.with_gaps else None)
-        return tuple(position.gap for position in positions)
+        if not item.with_gaps:
+            return ()
+        positions = range(item.first_position, item.first_position + item.num_outputs)
+        rows = zip(positions, choices, item.drafts, strict=True)
+        return tuple(self._gap(item, position, choice, draft) for position, choice, draft in rows)
+
+    def _gap(self, item: ForwardInput, position: int, choice: int, draft: int) -> float:
+        """Return the gap of a draft; the choice itself and no draft need no distribution for it."""
+        if draft < 0 or draft == choice:
+            return 0.0
+        ids, logits = self._candidates(item, position)
+        return _logprobs(np.array(ids), np.array(logits, dtype=np.float32), choice, draft, 0).gap
 
     def excludes(self, item: ForwardInput, position: int, draft: int) -> bool:
         return (
