@@ -1,5 +1,6 @@
 """A request for text: prompt, sampling, speculation; for client, wire, HTTP API and router."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -10,6 +11,10 @@ from flyserve.core.types import Coupling, EntropyEstimator, Mode, TailPolicy
 
 LEAST_TEMPERATURE = 1e-5
 """Smallest temperature that is sampled, as in vLLM: 1 by a much smaller one is infinite in float32."""
+MOST_TEMPERATURE = 1e6
+"""Largest temperature: all tokens are nearly as likely there, and 1 by a much larger one is 0 in float32."""
+LEAST_TOP_P = 1e-9
+"""Smallest nucleus: no vocabulary is so large that it has more than the most likely token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +22,11 @@ class SamplingParams:
     """Sampling of one sequence's tokens from the logits; temperature 0 is greedy.
 
     Attributes:
-        temperature: Softmax temperature; 0 takes the argmax. Below `LEAST_TEMPERATURE` it counts as 0.
+        temperature: Softmax temperature; 0 takes the argmax. Below `LEAST_TEMPERATURE` it counts as 0, above
+            `MOST_TEMPERATURE` as that.
         top_k: Keep the k most likely tokens; 0 keeps all.
         top_p: Nucleus: keep the smallest set of tokens whose probability reaches it; 0 keeps the most likely
-            token.
+            token. Below `LEAST_TOP_P` it counts as that.
         min_p: Keep tokens at least this many times as likely as the likeliest; 0 keeps all.
         repetition_penalty: Divides (positive) or multiplies (negative) the logit of tokens seen in prompt or
             response.
@@ -51,8 +57,12 @@ class SamplingParams:
     coupling: Coupling = Coupling.SHARED_NOISE
 
     def __post_init__(self) -> None:
-        if isinstance(self.temperature, float) and 0.0 < self.temperature < LEAST_TEMPERATURE:
-            object.__setattr__(self, "temperature", 0.0)
+        temperature, top_p = self.temperature, self.top_p
+        if isinstance(temperature, int | float) and 0.0 < temperature < math.inf:
+            sampled = min(temperature, MOST_TEMPERATURE) if temperature >= LEAST_TEMPERATURE else 0.0
+            object.__setattr__(self, "temperature", sampled)
+        if isinstance(top_p, float) and 0.0 < top_p < LEAST_TOP_P:
+            object.__setattr__(self, "top_p", LEAST_TOP_P)
 
     @property
     def has_penalties(self) -> bool:

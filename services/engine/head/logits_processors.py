@@ -160,6 +160,7 @@ def _penalize(logits: Tensor, item: ForwardInput, first: int, counts: TokenCount
         logits -= counts.subtracted
     if ids.size:
         seen, written = (each[first:].to(logits.device) for each in counts.rows(ids, later))
-        repeated = torch.where(values > 0, values / penalty, values * penalty)
+        # NOTE: on a GPU, torch multiplies by the inverse of a Python number, which rounds differently.
+        repeated = torch.where(values > 0, values / logits.new_full((), penalty), values * penalty)
         values = torch.where(seen > 0, repeated, values)
         logits[:, index] = values - subtracted_penalties(item.sampling, written)

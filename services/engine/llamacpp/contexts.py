@@ -38,7 +38,7 @@ class Opener:
     """Opens contexts of a model for runners.
 
     Attributes:
-        num_rows: Most rows of a forward.
+        num_rows: Most rows that a runner gives to the library at once.
         embedding_rows: Size of the logits of a row.
     """
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from flyserve.core.messages import ModelInfo
 from flyserve.core.request import SamplingParams
 from services.engine.base import ForwardInput, KvSlot
+from services.engine.division import divide
 from services.engine.llamacpp.cells import Cells
 from services.engine.llamacpp.library import Batch, load_library
 from services.engine.memory.paged_kv_cache import BlockAllocator
@@ -32,7 +33,7 @@ class LlamaCppRunner(BlockAllocator):
     def __init__(
         self, info: ModelInfo, context: int, cells: Cells, num_rows: int, embedding_rows: int, most_slots: int
     ) -> None:
-        """Use a context for at most `num_rows` rows per forward, with room for the capacity of `info`.
+        """Use a context for at most `num_rows` rows at once, with room for the capacity of `info`.
 
         `most_slots` is its number of sequences, cached ones included; the next one is of the paired rows.
         """
@@ -43,7 +44,7 @@ class LlamaCppRunner(BlockAllocator):
         self._embedding_rows, self._most_slots = embedding_rows, most_slots
         self._pair = ForwardInput(most_slots, 0, (0,), 1, SamplingParams(), 0, (0,))
         self._threads = 0
-        self._rows = _Rows(num_rows + 1)
+        self._num_rows, self._rows = num_rows, _Rows(num_rows + 1)
 
     def allocate(self, num_tokens: int) -> KvSlot | None:
         if not self._free_slots and len(self) >= self._most_slots:
@@ -71,6 +72,13 @@ class LlamaCppRunner(BlockAllocator):
 
     def logits(self, batch: Sequence[ForwardInput]) -> Tensor:
         self._follow_threads()
+        parts = [*divide(batch, self._num_rows)]
+        if len(parts) == 1:
+            return self._computed(batch)
+        return torch.cat([self._computed(part).clone() for part in parts])
+
+    def _computed(self, batch: Sequence[ForwardInput]) -> Tensor:
+        """Return the logits of at most `num_rows` rows."""
         num_outputs = sum(item.num_outputs for item in batch)
         if self.is_paired and 1 in (num_outputs, sum(len(item.tokens) for item in batch)):
             batch = (*batch, self._pair)

@@ -1,6 +1,6 @@
 """The runner of vLLM: its workers compute, in blocks of its KV memory that the engine's allocator assigns."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from flyserve.core.messages import ModelInfo
 from services.engine.base import DelegatedMemoryStats, ForwardInput, KvSlot, RunnerLost, Scores
+from services.engine.division import divide
 from services.engine.loading.device import lost_with_device
 from services.engine.memory.paged_kv_cache import Block, BlockAllocator
 from services.engine.vllm.steps import Layout, Row, Step
@@ -47,7 +48,7 @@ class VllmRunner(DelegatedMemoryStats):
     @torch.inference_mode()
     def logits(self, batch: Sequence[ForwardInput]) -> Tensor:
         with lost_with_device():
-            parts = [self._step(part, self._workers.compute) for part in _split(batch, self.batch_tokens)]
+            parts = [self._step(part, self._workers.compute) for part in divide(batch, self.batch_tokens)]
             found = [logits for logits in parts if logits is not None]
             if not found:
                 return torch.empty(0, self.info.vocab_size)
@@ -58,7 +59,9 @@ class VllmRunner(DelegatedMemoryStats):
             return None
         # A head that changes no logits reads neither of these.
         items = [replace(item, history=(), blocks=()) for item in batch]
-        found: list[Scores] = self._step(batch, lambda step: self._workers.score(step, items))
+        found: list[Scores] | str = self._step(batch, lambda step: self._workers.score(step, items))
+        if isinstance(found, str):
+            raise RuntimeError(f"the head failed in a process of vLLM: {found}")
         return found
 
     def _step(self, inputs: Sequence[ForwardInput], compute: Callable[[Step], Any]) -> Any:
@@ -105,15 +108,3 @@ class VllmRunner(DelegatedMemoryStats):
 
     def close(self) -> None:
         self._workers.close()
-
-
-def _split(batch: Sequence[ForwardInput], most: int) -> Iterator[Sequence[ForwardInput]]:
-    """Yield the batch, or parts of at most `most` rows if it has more, as a long draft of one sequence."""
-    if sum(len(item.tokens) for item in batch) <= most:
-        yield batch
-        return
-    for item in batch:
-        for first in range(0, len(item.tokens), most):
-            tokens = item.tokens[first : first + most]
-            outputs = max(0, min(len(tokens), first + len(tokens) - item.num_prefill))
-            yield [replace(item, start=item.start + first, tokens=tokens, num_outputs=outputs)]

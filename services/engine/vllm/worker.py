@@ -4,6 +4,7 @@ A plan says which tokens of which sequences are computed, from which position on
 output rows are then turned into logits; vLLM samples nothing.
 """
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,12 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from services.engine.base import ForwardInput, KvSlot, Scores
+from flyserve.core.errors import describe
+from services.engine.base import ForwardInput, KvSlot, RunnerLost, Scores
 from services.engine.head.head import Head
+from services.engine.loading.device import lost_with_device
 from services.engine.memory.paged_kv_cache import Block
 from services.engine.vllm.blocks import Blocks
 from services.engine.vllm.hooks import Ids, hooks_of
 from services.engine.vllm.steps import Layout, Row, Step
+
+logger = logging.getLogger(__name__)
 
 Table = tuple[Block, ...]
 
@@ -164,11 +169,26 @@ class StepWorker:
         self._flyserve_head = Head(vocab_size)
         return self._flyserve_forward.layout()
 
-    def flyserve_scores(self: Any, step: Step, items: Sequence[ForwardInput], rank: int) -> list[Scores]:
-        """Compute a step and, on the worker of this rank, score its rows on its device."""
+    def flyserve_scores(
+        self: Any, step: Step, items: Sequence[ForwardInput], rank: int
+    ) -> list[Scores] | str:
+        """Compute a step and, on the worker of this rank, score its rows on its device.
+
+        An error of the head is returned as text: an exception would end the replica, but all workers have
+        computed the step and can go on.
+        """
         logits = self._flyserve_forward(step)
-        rows = torch.empty(0, 0) if logits is None else logits
-        scores: list[Scores] = self._flyserve_head(rows, items) if self.rank == rank else []
+        if self.rank != rank:
+            return []
+        try:
+            with lost_with_device():
+                rows = torch.empty(0, 0) if logits is None else logits
+                scores: list[Scores] = self._flyserve_head(rows, items)
+        except RunnerLost:
+            raise
+        except Exception as error:
+            logger.exception("the head failed")
+            return describe(error)
         return scores
 
     def flyserve_step(self, step: Step, to_cpu: bool) -> Tensor | None:

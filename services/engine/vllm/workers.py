@@ -75,8 +75,11 @@ class Workers:
             return logits  # type: ignore[no-any-return]
         return self._call("flyserve_step", step, True)  # type: ignore[no-any-return]
 
-    def score(self, step: Step, items: Sequence[ForwardInput]) -> list[Scores]:
+    def score(self, step: Step, items: Sequence[ForwardInput]) -> list[Scores] | str:
         """Compute a step and score its rows in the process that has their logits.
+
+        Returns:
+            The scores, or the error of a head that failed after the step.
 
         Raises:
             RunnerLost: As `compute`.

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from flyserve.core.request import SamplingParams
 from flyserve.core.types import Coupling, EntropyEstimator
@@ -107,6 +108,31 @@ def test_the_rows_of_a_large_vocabulary_have_the_penalties_of_their_own_prefix(
     ]
     assert scores.choices == tuple(each.choices[0] for each in alone)
     assert scores.choices[:3] == (23, 24, 25)
+
+
+class DivisionOfGpus(TorchDispatchMode):
+    """Divides by numbers of Python as torch does on a GPU, by their inverse."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.div.Tensor and not isinstance(args[1], torch.Tensor):
+            return args[0] * torch.tensor(1 / args[1])
+        return func(*args, **kwargs or {})
+
+
+def test_the_penalty_of_a_verified_row_has_the_bits_of_one_that_is_decoded() -> None:
+    sampling = SamplingParams(repetition_penalty=1.3)
+
+    def penalized(logits: torch.Tensor, history: list[int]) -> torch.Tensor:
+        processors, item = LogitsProcessors(VOCAB_SIZE), make_work(sampling, len(logits), history=history)
+        blocks, maxima = logits.clone()[:, None], torch.empty(len(logits), 1)
+        with DivisionOfGpus():
+            processors.count([item], logits.device)
+            processors.process(blocks, maxima, item, 0, torch.empty(1, VOCAB_SIZE))
+        return blocks[:, 0]
+
+    history, logits = list(range(20, 45)), logits_of(20).abs()
+    decoded = [penalized(row[None], history[: 6 + place]) for place, row in enumerate(logits)]
+    assert torch.equal(penalized(logits, history), torch.cat(decoded))
 
 
 def test_stops_are_masked_row_by_row_before_min_tokens() -> None:
@@ -246,14 +272,31 @@ def test_a_tiny_temperature_takes_the_argmax(temperature: float, kept: dict[str,
 
 @pytest.mark.parametrize("coupling", Coupling)
 @pytest.mark.parametrize("kept", [{}, {"top_p": 0.9}, {"min_p": 0.5}, {"top_k": 40, "top_p": 0.9}])
-@pytest.mark.parametrize("temperature", [1e-4, 1e30, 1e39, 1.7e308])
-def test_every_other_temperature_draws_a_token(
-    temperature: float, kept: dict[str, Any], coupling: Coupling
+@pytest.mark.parametrize(
+    ("temperature", "equal"), [(1e-4, 1e-4), (1e30, 1e6), (1e39, 1e6), (1e46, 1e6), (1.7e308, 1e6)]
+)
+@pytest.mark.parametrize("size", [VOCAB_SIZE, LARGE_VOCABULARY, LARGE_VOCABULARY + 1])
+def test_every_other_temperature_draws_tokens_and_a_huge_one_as_the_largest(
+    temperature: float, equal: float, kept: dict[str, Any], coupling: Coupling, size: int
 ) -> None:
-    sampling = SamplingParams(temperature=temperature, seed=1, coupling=coupling, **kept)
-    logits = logits_of(1, LARGE_VOCABULARY)
-    (scores,) = Head(LARGE_VOCABULARY)(logits, [make_work(sampling, 1)])
-    assert 0 <= scores.choices[0] < LARGE_VOCABULARY
+    """Beside tokens that are excluded: stop tokens, and those that pad a vocabulary to whole blocks."""
+    found = []
+    for each in (temperature, equal):
+        sampling = SamplingParams(temperature=each, seed=1, coupling=coupling, **kept)
+        held_back = replace(sampling, min_tokens=20, stop_token_ids=(5, 6))
+        (scores,) = Head(size)(logits_of(4, size), [make_work(held_back, 4)])
+        assert set(scores.choices) <= {*range(size)} - {5, 6}
+        found.append(scores.choices)
+    assert found[0] == found[1]
+    assert found[0][:3] != tuple(HISTORY[-3:]), "no draft stands for a token that is not drawn"
+
+
+@pytest.mark.parametrize("top_p", [5e-324, 1e-300, 1e-9])
+@pytest.mark.parametrize("level", [0.0, -50.0])
+def test_a_tiny_nucleus_is_the_most_likely_token(top_p: float, level: float) -> None:
+    logits, sampling = logits_of(2, LARGE_VOCABULARY) + level, SamplingParams(temperature=1.0, top_p=top_p)
+    (scores,) = Head(LARGE_VOCABULARY)(logits.clone(), [make_work(sampling, 2)])
+    assert scores.choices == tuple(logits.argmax(-1).tolist())
 
 
 def test_sums_that_are_no_numbers_are_a_fault_and_no_hang() -> None:

@@ -18,6 +18,7 @@ from services.engine.head.head_scorer import HeadScorer
 from services.engine.loading.steps_check import check_steps
 from services.engine.vllm.runner import VllmRunner
 from services.engine.vllm.steps import Layout, Step
+from services.engine.vllm.worker import StepWorker
 
 BLOCK, VOCAB = 4, 97
 Ids = list[int]
@@ -62,11 +63,13 @@ class RemoteWorkers(TokenWorkers):
     is_inside = False
     num_scored = 0
 
-    def score(self, step: Step, items: Sequence[ForwardInput]) -> list[Scores]:
+    def score(self, step: Step, items: Sequence[ForwardInput]) -> list[Scores] | str:
         self.num_scored += 1
-        step, items = pickle.loads(pickle.dumps((step, items)))
-        logits = self.compute(step)
-        return Head(VOCAB)(torch.empty(0, 0) if logits is None else logits, items)
+        worker: Any = StepWorker()
+        worker.rank, worker._flyserve_forward, worker._flyserve_head = 1, self.compute, Head(VOCAB)
+        arguments = pickle.loads(pickle.dumps((step, items, 1)))
+        found: list[Scores] | str = pickle.loads(pickle.dumps(worker.flyserve_scores(*arguments)))
+        return found
 
 
 def logits_after(tokens: Ids) -> torch.Tensor:
@@ -223,3 +226,25 @@ def test_logits_of_other_processes_are_scored_there_if_nothing_changes_them(
         found.append(scorer.forward([verified, ForwardInput(slots[1], 0, ids[:9], 0, sampling, 9, ids)]))
     assert found[0] == found[1] and len(found[0][0].choices) == 5
     assert bool(workers[1].num_scored) == is_remote
+
+
+@pytest.mark.parametrize("error", [FloatingPointError("a sum is NaN"), RuntimeError("STATUS_INTERNAL_ERROR")])
+def test_a_head_that_fails_beside_the_logits_ends_the_runner_only_with_its_device(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scorer, ids = HeadScorer(runner_of(RemoteWorkers(32), num_blocks=32)), [*range(9)]
+    slot = scorer.allocate(20)
+    assert slot is not None
+
+    def fail(*_: object) -> list[Scores]:
+        raise error
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError) as caught:
+        patch.setattr(Head, "__call__", fail)
+        scorer.forward([item(slot, ids, 0, 1)])
+    is_lost = isinstance(error, RuntimeError)
+    assert isinstance(caught.value, RunnerLost) is is_lost
+    if not is_lost:
+        assert str(caught.value) == "the head failed in a process of vLLM: FloatingPointError: a sum is NaN"
+        (scores,) = scorer.forward([item(slot, [*ids, 9], 9, 1)])
+        assert scores.choices == (int(logits_after([*ids, 9]).argmax()),)
