@@ -6,6 +6,9 @@ from torch import Tensor
 
 from services.engine.forward.padding import KEY_BLOCK
 
+_MOST_SCORES = 2**26
+"""Scores that `attend_eager` computes at once: two copies of them take 0.5 GB in float32."""
+
 
 def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scaling: float | None) -> Tensor:
     """Compute the attention of new rows; without a mask it is causal.
@@ -35,24 +38,45 @@ def attend_eager(
     scaling: float | None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    multiple: int = 1,
 ) -> Tensor:
     """Compute attention as `attend` does, with capped scores and sinks, which SDPA does not support.
 
     `softcap` bounds the scores by tanh. `sinks`, (heads,), are the scores of a virtual position that receives
     attention and has no value. Positions are added block by block, so that the sum of a row has one order at
-    every length.
+    every length. Where that is long, a few rows are computed at a time, a multiple of `multiple`: the scores
+    of all rows would take gigabytes.
     """
+    count, heads, num_rows, _ = query.shape
+    if mask is None:
+        mask = _causal_mask(num_rows, keys.shape[2], query)
+    size = max(1, _MOST_SCORES // (count * heads * keys.shape[2] * multiple)) * multiple
+    parts = [
+        _attend_rows(rows, keys, values, own, scaling, softcap, sinks)
+        for rows, own in zip(torch.split(query, size, 2), torch.split(mask, size, -2), strict=True)
+    ]
+    return torch.cat(parts, 2)
+
+
+def _attend_rows(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor,
+    scaling: float | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """Compute `attend_eager` for some rows and their mask."""
     count, heads, num_rows, dim = query.shape
     kv_heads, length = keys.shape[1:3]
     shape = count, kv_heads, heads // kv_heads, num_rows, length
     rows = query.reshape(count, kv_heads, -1, dim)  # those of all heads of a group
-    products = [rows @ block.transpose(-1, -2) for block in torch.split(keys, KEY_BLOCK, dim=2)]
-    scores = torch.cat(products, dim=-1).view(shape) * (dim**-0.5 if scaling is None else scaling)
+    scores = torch.cat([rows @ block.transpose(-1, -2) for block in torch.split(keys, KEY_BLOCK, 2)], -1)
+    scores = scores.view(shape).mul_(dim**-0.5 if scaling is None else scaling)
     if softcap is not None:
-        scores = torch.tanh(scores / softcap) * softcap
-    if mask is None:
-        mask = _causal_mask(num_rows, length, scores)
-    scores = scores + (mask if mask.dim() < 4 else mask.unsqueeze(1))
+        scores.div_(softcap).tanh_().mul_(softcap)
+    scores += mask if mask.dim() < 4 else mask.unsqueeze(1)
     if sinks is not None:
         column = sinks.to(scores.dtype).view(1, kv_heads, -1, 1, 1).expand(*scores.shape[:-1], 1)
         scores = torch.cat([scores, column], dim=-1)

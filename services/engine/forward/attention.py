@@ -73,7 +73,7 @@ class SequentialAttention:
             keys, values = self._kv_cache.store(layer, rows.slot, rows.start, new[span])
             own = by_head[:, :, rows.offset : rows.offset + padding.padded_rows(rows.num_rows)]
             if is_eager:
-                found = attend_eager(own, keys, values, mask, scaling, softcap, sinks)
+                found = attend_eager(own, keys, values, mask, scaling, softcap, sinks, padding.rows)
             else:
                 found = attend(own, keys, values, mask, scaling)
             parts.append(found[:, :, : rows.num_rows])

@@ -16,6 +16,7 @@ from flyserve.core.request import SamplingParams
 from services.common.config import parse
 from services.engine.base import ForwardInput
 from services.engine.config import Dtype, ModelConfig, Quantization
+from services.engine.forward import attend
 from services.engine.forward.linears import Linear, PlainLinear
 from services.engine.forward.packed import LinearKind
 from services.engine.forward.padding import KEY_BLOCK, Padding
@@ -129,6 +130,15 @@ def test_rows_at_any_places_of_4096_positions_have_the_same_bits(
 ) -> None:
     folder = tmp_path_factory.getbasetemp() / f"long-{kind}"
     assert long_context(folder, kind, dtype).has_equal_bits(places)
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("gemma2", Dtype.BFLOAT16), ("gpt_oss", Dtype.FLOAT32)])
+def test_rows_that_attend_in_parts_have_the_same_bits(
+    tmp_path_factory: pytest.TempPathFactory, kind: str, dtype: Dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = long_context(tmp_path_factory.getbasetemp() / f"long-{kind}", kind, dtype)
+    monkeypatch.setattr(attend, "_MOST_SCORES", 2**18)
+    assert context.has_equal_bits([Rows(3000, 200), Rows(10, 90), Rows(4000, 1)])
 
 
 def test_what_a_rejected_draft_left_in_memory_changes_nothing(runner: TorchRunner) -> None:
