@@ -139,6 +139,8 @@ class Tokenizer:
 
 
 _OPENAI = SamplingParams(temperature=1.0)
+_MOST_DEFAULT = 1e9
+"""Largest number that a model's own defaults may have; others, infinite ones among them, are passed over."""
 
 
 def sampling_defaults(folder: Path) -> SamplingParams:
@@ -149,7 +151,9 @@ def sampling_defaults(folder: Path) -> SamplingParams:
 
     def number(name: str, default: float) -> float:
         found = config.get(name)
-        return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else default
+        if not isinstance(found, int | float) or isinstance(found, bool) or not abs(found) <= _MOST_DEFAULT:
+            return default
+        return float(found)
 
     return SamplingParams(
         temperature=number("temperature", _OPENAI.temperature),

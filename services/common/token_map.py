@@ -24,9 +24,13 @@ def read_token_map(folder: Path) -> dict[str, int]:
         if isinstance(vocab, list):  # Unigram: [token, score] by id
             vocab = {token: token_id for token_id, (token, _) in enumerate(vocab)}
         added = {token["content"]: token["id"] for token in content.get("added_tokens", ())}
+        token_map = {**vocab, **added}
     except (ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{path} is not a tokenizer: {type(error).__name__}: {error}") from error
-    return {**vocab, **added}
+    for token, token_id in token_map.items():
+        if type(token) is not str or type(token_id) is not int or token_id < 0:
+            raise ModelError(f"{path} is not a tokenizer: the id of {token!r} is {token_id!r}")
+    return token_map
 
 
 def hash_token_map(token_map: Mapping[str, int]) -> str:

@@ -72,6 +72,18 @@ def _gemma3() -> t.PreTrainedModel:
     return t.Gemma3ForCausalLM(t.Gemma3TextConfig(**sizes))
 
 
+def _gemma3n() -> t.PreTrainedModel:
+    """Make a Gemma 3n, whose layers may have MLPs of different widths."""
+    layers = ["sliding_attention", "full_attention"] * 2
+    sizes = {"num_hidden_layers": 4, "head_dim": 8, "num_kv_shared_layers": 2, "laurel_rank": 4}
+    inputs = {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": VOCAB_SIZE}
+    lists = {"intermediate_size": [48, 48, 32, 32], "activation_sparsity_pattern": [0.5, 0.0, 0.0, 0.0]}
+    config = t.Gemma3nTextConfig(
+        **_tiny(sliding_window=WINDOW, layer_types=layers, altup_num_inputs=2, **sizes, **inputs, **lists)
+    )
+    return t.Gemma3nForCausalLM(config)
+
+
 def _gemma4() -> t.PreTrainedModel:
     """Make a Gemma 4 whose last layers use the keys and values of earlier ones."""
     layers = ["sliding_attention", "full_attention"] * 2
@@ -94,6 +106,7 @@ MAKERS: Mapping[str, Callable[[], t.PreTrainedModel]] = {
     "phi3": lambda: t.Phi3ForCausalLM(t.Phi3Config(**_tiny(sliding_window=WINDOW))),
     "gemma2": _gemma2,
     "gemma3": _gemma3,
+    "gemma3n": _gemma3n,
     "gemma4": _gemma4,
     "gpt2": _gpt2,
     "opt": _opt,

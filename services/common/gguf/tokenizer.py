@@ -1,9 +1,10 @@
 """The tokenizer of a GGUF file in the form of a model folder (`tokenizer.json` and its companions). Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import UnionType
 from typing import Any, NamedTuple
 
-from flyserve.core.errors import ModelError
+from flyserve.core.errors import ModelError, cut
 
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 2, 3, 4, 5, 6
 """Types of tokens (`tokenizer.ggml.token_type`); others are ordinary."""
@@ -116,7 +117,7 @@ class _Vocabulary:
             raise ModelError(f"tokenizer.ggml.model: is {self._model!r}, must be gpt2, llama or gemma4")
         if self._kind is None:
             raise ModelError(f"tokenizer.ggml.pre: is {pre!r}, must be one of {', '.join(sorted(_KINDS))}")
-        tokens, types = self._list("tokens"), self._list("token_type")
+        tokens, types = self._list("tokens", str), self._list("token_type", int)
         if not 0 < len(tokens) <= _MOST_TOKENS:
             raise ModelError(
                 f"tokenizer.ggml.tokens: has {len(tokens)} tokens, must have 1 to {_MOST_TOKENS}"
@@ -255,13 +256,12 @@ class _Vocabulary:
     def _merges(self) -> list[list[str]]:
         if self._model == "llama":
             return list(self._merges_by_score())
-        pairs = (merge.find(" ", 1) for merge in self._list("merges"))
-        found = zip(self._list("merges"), pairs, strict=True)
+        found = ((merge, merge.find(" ", 1)) for merge in self._list("merges", str))
         return [[merge[:place], merge[place + 1 :]] for merge, place in found if place > 0]
 
     def _merges_by_score(self) -> Iterator[list[str]]:
         """Yield the merges of a tokenizer that has scores: of two that are possible, the better token's."""
-        scores = self._list("scores")
+        scores = self._list("scores", int | float)
         ordinary = {
             token: number
             for number, token in self._tokens.items()
@@ -278,5 +278,14 @@ class _Vocabulary:
         value = self._metadata.get(f"tokenizer.ggml.{name}", default)
         return value if isinstance(value, type(default)) else default
 
-    def _list(self, name: str) -> list[Any]:
-        return list(self._get(name, []))
+    def _list(self, name: str, type_: type | UnionType) -> list[Any]:
+        """Return the values of a key, none if it is absent.
+
+        Raises:
+            ModelError: A value is of another type.
+        """
+        values = list[Any](self._get(name, []))
+        if (other := next((each for each in values if not isinstance(each, type_)), None)) is not None:
+            kind = "texts" if type_ is str else "numbers"
+            raise ModelError(f"tokenizer.ggml.{name}: holds {cut(repr(other), 60)}, must hold {kind}")
+        return values

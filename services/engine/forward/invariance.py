@@ -26,6 +26,7 @@ from services.engine.forward.self_check import (
     separate_cache,
 )
 from services.engine.forward.shape import AttentionShape
+from services.engine.loading.architecture import mlp_width
 from services.engine.loading.model import LoadedModel
 
 _ALONE = 12
@@ -190,7 +191,7 @@ class RowInvariance(NamedTuple):
         It is computed in float32, whose bits show that.
         """
         config: Any = self.loaded.model.config.get_text_config()
-        width = (getattr(config, "intermediate_size", None) or 4 * config.hidden_size) // self.loaded.shards
+        width = mlp_width(config) // self.loaded.shards
         rows = torch.randn(_MOST_BESIDE, width, generator=torch.Generator().manual_seed(0))
         rows = rows.to(self.reference.logits.device)
         multiple = self.forward.kv_cache.padding.rows

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -103,15 +103,20 @@ def _checked(runner: LlamaCppRunner, config: LlamaCppConfig) -> dict[str, Any]:
 def kv_bytes(metadata: Mapping[str, Any]) -> int:
     """Return the bytes of one KV position in all layers, at most: compressed attention needs less. Pure."""
 
-    def number(name: str, default: float = 0) -> Any:
-        return metadata.get(f"{metadata.get('general.architecture')}.{name}", default)
+    def numbers(name: str, default: Sequence[float]) -> Sequence[float]:
+        """Return a number, or one of each layer; the default if the key is absent, or of another type."""
+        found = metadata.get(f"{metadata.get('general.architecture')}.{name}")
+        listed: list[Any] = found if isinstance(found, list) else [found]
+        return listed if all(isinstance(each, int) for each in listed) else default
 
-    layers, heads = number("block_count"), number("attention.head_count")
-    most_heads = max(heads, default=0) if isinstance(heads, list) else heads
-    width = number("embedding_length") / max(1, most_heads)
-    per_layer = number("attention.head_count_kv", most_heads)
-    kv_heads = sum(per_layer) if isinstance(per_layer, list) else layers * per_layer
-    lengths = number("attention.key_length", width) + number("attention.value_length", width)
+    def most(name: str, default: float = 0) -> float:
+        return max(numbers(name, ()), default=default)
+
+    heads = most("attention.head_count")
+    width = most("embedding_length") / max(1, heads)
+    per_layer = numbers("attention.head_count_kv", [heads])
+    kv_heads = most("block_count") * per_layer[0] if len(per_layer) == 1 else sum(per_layer)
+    lengths = most("attention.key_length", width) + most("attention.value_length", width)
     return int(kv_heads * lengths * _KV_BYTES)
 
 
@@ -164,5 +169,5 @@ def _checked_tokens(config: LlamaCppConfig) -> int:
 
 
 def _num_rows(config: LlamaCppConfig) -> int:
-    """Return the most rows of a forward, those of the checks and measurements of the start included."""
+    """Return the most rows at once, those of the checks and measurements of the start included."""
     return max(config.batch_tokens, 2 * _checked_tokens(config))

@@ -74,6 +74,12 @@ def context_length(config: Any) -> int:
     return min([length, *(int(part["original_max_position_embeddings"]) for part in rescaled)])
 
 
+def mlp_width(config: Any) -> int:
+    """Return the width of the MLPs of a text configuration, of the widest one if they differ (Gemma 3n)."""
+    width: int | list[int] = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    return width if isinstance(width, int) else max(width)
+
+
 def _is_long(rope: dict[str, Any]) -> bool:
     return rope.get("rope_type") == "longrope" and "original_max_position_embeddings" in rope
 

@@ -7,6 +7,7 @@ import torch
 
 from flyserve.core.blocks import BLOCK_TOKENS
 from flyserve.core.errors import ModelError
+from services.engine.loading.architecture import mlp_width
 from services.engine.memory.kv_cache import KvCache
 from services.engine.memory.paged_kv_cache import PagedKvCache
 
@@ -91,7 +92,5 @@ def forward_bytes(model: Any, num_rows: int) -> int:
     Counts the logits of all rows, and one layer: its rows before and after, the queries, and the MLP.
     """
     config = model.config.get_text_config()
-    hidden = config.hidden_size
-    mlp = getattr(config, "intermediate_size", None) or 4 * hidden
-    layer_bytes = (4 * hidden + 3 * mlp) * model.dtype.itemsize
+    layer_bytes = (4 * config.hidden_size + 3 * mlp_width(config)) * model.dtype.itemsize
     return int(num_rows * (config.vocab_size * _LOGITS_BYTES + layer_bytes))

@@ -171,6 +171,21 @@ def test_a_forward_without_outputs_and_many_rows(load: Load) -> None:
         assert float((logits - expected([*text, 7])[-1]).abs().max()) < NEAR
 
 
+@pytest.mark.parametrize(
+    ("deterministic", "lengths"),
+    [(False, [49]), (False, [64]), (False, [40, 20]), (True, [64, 33]), (True, [64, 34, 1])],
+)
+def test_a_batch_of_more_rows_than_the_library_takes_is_divided(
+    load: Load, deterministic: bool, lengths: list[int]
+) -> None:
+    """It takes 48 at once here, or 96: a prompt that is scored may have more than `max_batch_tokens`."""
+    runner = load(max_batch_tokens=16, deterministic=deterministic)
+    texts = [[(7 * place + length) % VOCAB_SIZE for place in range(length)] for length in lengths]
+    batch = [rows(allocated(runner, len(ids)), ids, outputs=(len(ids) + 1) // 2) for ids in texts]
+    wanted = torch.cat([expected(ids)[len(ids) // 2 :] for ids in texts])
+    assert float((runner.logits(batch) - wanted).abs().max()) < NEAR
+
+
 @pytest.mark.parametrize("kind", ["llama", "gemma3"])
 def test_deterministic_rows_have_the_bits_of_a_prefill(
     load: Load, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -328,6 +343,13 @@ def test_a_missing_or_other_library_is_named(load: Load, monkeypatch: pytest.Mon
             96,
         ),
         ({}, 0),
+        ({"block_count": "2", "embedding_length": 64, "attention.head_count": 4}, 0),
+        ({"block_count": 2, "embedding_length": [64, "64"], "attention.head_count": [4, "4"]}, 0),
+        (
+            {"block_count": 2, "embedding_length": 64, "attention.head_count": 4}
+            | {"attention.head_count_kv": "2", "attention.key_length": [], "attention.value_length": 0.5},
+            512,
+        ),
     ],
 )
 def test_the_bytes_of_a_position(metadata: dict[str, Any], size: int) -> None:

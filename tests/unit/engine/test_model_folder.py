@@ -95,6 +95,27 @@ def test_token_maps_are_compared_by_content(tmp_path: Path) -> None:
         token_map_hash(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("vocab", "added"),
+    [
+        ({"a": 0, "b": "1"}, []),
+        ({"a": 0, "b": 1.5}, []),
+        ({"a": 0, "b": None}, []),
+        ({"a": 0, "b": -1}, []),
+        ({"a": 0}, [{"id": [1], "content": "b"}]),
+        ({"a": 0}, [{"id": 1, "content": 7}]),
+        ("ab", []),
+        (7, []),
+    ],
+)
+def test_a_tokenizer_whose_ids_are_no_numbers_is_named(
+    folder: Path, vocab: Any, added: list[dict[str, Any]]
+) -> None:
+    write_tokenizer(folder, vocab, added)
+    with pytest.raises(ModelError, match=r"tokenizer\.json is not a tokenizer"):
+        load_model(folder, "float32")
+
+
 def test_the_fingerprint_is_computed_beside_other_work(tmp_path: Path) -> None:
     """A pipe without a writer: a hash that is computed at once would wait for it for ever."""
     pipe = tmp_path / "weights"

@@ -99,6 +99,7 @@ def test_a_priority_is_higher_first_whatever_its_name(
             {"top_k": 20, "repetition_penalty": 1.05, "min_p": None},
             SamplingParams(1.0, 20, repetition_penalty=1.05),
         ),
+        ({"top_k": float("inf"), "top_p": float("nan"), "min_p": 10**400}, SamplingParams(temperature=1.0)),
     ],
 )
 def test_a_model_says_how_it_is_sampled(

@@ -190,6 +190,13 @@ def test_the_rows_that_pad_an_embedding_are_no_tokens(tmp_path: Path) -> None:
         ({"tokenizer.ggml.model": None}, "tokenizer.ggml.model: is ''"),
         ({"tokenizer.ggml.tokens": None}, "tokenizer.ggml.tokens: has 0 tokens"),
         ({"tokenizer.ggml.tokens": 7}, "tokenizer.ggml.tokens: has 0 tokens"),
+        ({"tokenizer.ggml.tokens": [7, 8]}, "tokenizer.ggml.tokens: holds 7, must hold texts"),
+        ({"tokenizer.ggml.token_type": ["1"]}, "tokenizer.ggml.token_type: holds '1', must hold numbers"),
+        ({"tokenizer.ggml.merges": [7, 8]}, "tokenizer.ggml.merges: holds 7, must hold texts"),
+        (
+            {"tokenizer.ggml.model": "llama", "tokenizer.ggml.scores": ["x" * 99]},
+            f"tokenizer.ggml.scores: holds '{'x' * 56}..., must hold numbers",
+        ),
     ],
 )
 def test_an_unsupported_tokenizer_is_named_unless_the_models_own_is_there(
