@@ -103,6 +103,10 @@ class NotReady(FlyServeError):
     """No replica can serve this at present; a retry may succeed."""
 
 
+class InvalidAnswer(NotReady):
+    """The answer of a replica does not fit its step."""
+
+
 class Overloaded(FlyServeError):
     """All places are taken.
 

@@ -6,14 +6,10 @@ from flyserve.core.errors import (
     DeadlineExceeded,
     FlyServeError,
     InternalError,
+    InvalidAnswer,
     InvalidRequest,
-    NotReady,
     Overloaded,
 )
-
-
-class InvalidAnswer(NotReady):
-    """The answer of a replica does not fit its step."""
 
 
 class Reaction(Enum):

@@ -75,7 +75,7 @@ class Recorder:
             statistics.forced_accepted += round.num_accepted
         # NOTE: a prompt that was scored has been computed for this request, although the cache holds it now.
         if statistics.rounds == 1 and self._request.prompt_logprobs is None:
-            statistics.cached_tokens = round.times.reused_tokens
+            statistics.cached_tokens = min(round.times.reused_tokens, len(self._request.prompt_ids))
 
     def _evidence(self, round: RoundRecord) -> RoundEvidence | None:
         if round.answer is None or not self._request.evidence:

@@ -116,10 +116,12 @@ class RegistryEndpointSource:
                     async for response in RegistryStub(channel).Watch(registry_pb2.WatchRequest()):
                         backoff = Backoff()
                         yield snapshot_from_wire(response.snapshot)
-                except grpc.aio.AioRpcError as error:
+                except Exception as error:
+                    # NOTE: whatever it answers, it is asked again; without a watch no replica is ever found.
+                    reason = error.code().name if isinstance(error, grpc.aio.AioRpcError) else repr(error)
                     logger.warning(
                         "registry %s is unavailable (%s): its last snapshot stays in use",
                         self._address,
-                        error.code().name,
+                        reason,
                     )
             await self._clock.sleep(backoff.next_s())

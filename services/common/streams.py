@@ -9,7 +9,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import grpc
 
-from flyserve.core.errors import FlyServeError, NotReady
+from flyserve.core.errors import FlyServeError, InvalidAnswer, NotReady
 from flyserve.core.messages import (
     Close,
     Draft,
@@ -103,6 +103,7 @@ class SequenceStream(Generic[Step, Answer]):
 
         Raises:
             NotReady: The stream is broken, or the server stays stale.
+            InvalidAnswer: The answer cannot be read, or is that of another step.
             FlyServeError: Any other error that the server returned.
         """
         for _ in range(_MAX_REPLAYS_IN_A_ROW + 1):
@@ -110,7 +111,8 @@ class SequenceStream(Generic[Step, Answer]):
             self._send(make_step(update))
             answer = await self._receive()
             if answer.step_id != update.step_id:
-                raise NotReady(f"the server answered step {answer.step_id} instead of step {update.step_id}")
+                found = f"the server answered step {answer.step_id} instead of step {update.step_id}"
+                raise InvalidAnswer(found)
             if not isinstance(answer, Stale):
                 return answer
             self._view.forget()
@@ -121,7 +123,10 @@ class SequenceStream(Generic[Step, Answer]):
         """Return the answer to a step; the sequence may have to wait for its place before."""
         while (response := await self._call.receive()) is not None:
             self.num_bytes += response.ByteSize()
-            message = self._from_wire(response)
+            try:
+                message = self._from_wire(response)
+            except ValueError as error:
+                raise InvalidAnswer(f"the server's answer cannot be read: {error}") from None
             if not isinstance(message, Queued | Opened):
                 return message
             self.on_place(message)

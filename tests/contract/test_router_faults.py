@@ -3,11 +3,15 @@
 import asyncio
 import itertools
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
-from flyserve.core.messages import Draft, Stale, StaleReason, Verification
+from flyserve.core.messages import Draft, ProposalCounts, Stale, StaleReason, StepTimes, Verification
+from flyserve.v1 import target_pb2
+from flyserve.wire import streams as wire_streams
+from services.common import streams
 from tests.contract import fakes
 from tests.contract.fakes import (
     VOCAB_SIZE,
@@ -19,7 +23,7 @@ from tests.contract.fakes import (
     closed,
     dies_at,
 )
-from tests.contract.router_rig import EXACT, FLY, PLAIN, ids, make_request, running
+from tests.contract.router_rig import EXACT, FLY, PLAIN, PROMPT, ids, make_request, running
 from tests.support.clock import pass_time
 
 PATIENCE_S = 240
@@ -153,10 +157,44 @@ async def test_a_target_that_answers_rubbish_is_left(model: Path, rubbish: Verif
     assert all(ids(response) == expected for response in responses)
 
 
-@pytest.mark.parametrize("tokens", [(VOCAB_SIZE, 3), tuple(range(2, 102))], ids=["unknown", "too long"])
-async def test_a_drafter_that_proposes_rubbish_is_left(model: Path, tokens: tuple[int, ...]) -> None:
+async def test_a_target_whose_answer_cannot_be_read_is_left(
+    model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    read, number = streams.verify_response_from_wire, itertools.count(1)
+
+    def uneven(wire: target_pb2.VerifyResponse) -> Any:
+        if next(number) == 3:
+            raise ValueError("zip() argument 2 is longer than argument 1")
+        return read(wire)
+
+    async with running(model, [FakeTarget(HashModel()), FakeTarget(HashModel())]) as rig:
+        expected = ids(await rig.generate(PLAIN))
+        monkeypatch.setattr(streams, "verify_response_from_wire", uneven)
+        response = await rig.generate(PLAIN)
+    assert ids(response) == expected and response.statistics.replays == 1
+    assert "answer cannot be read: zip()" in caplog.text
+
+
+async def test_a_target_cannot_claim_more_of_the_cache_than_the_prompt_has(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire_streams, "times_from_wire", lambda wire: StepTimes(reused_tokens=10_000))
+    async with running(model, [FakeTarget(HashModel())]) as rig:
+        assert (await rig.generate(PLAIN)).statistics.cached_tokens == len(PROMPT)
+
+
+RUBBISH_DRAFTS = {
+    "unknown": Draft(0, (VOCAB_SIZE, 3)),
+    "too long": Draft(0, tuple(range(2, 102))),
+    "counts of -1": Draft(0, (2, 3), forwards=2**32 - 1),
+    "counts of the sub-drafter": Draft(0, (2, 3), proposals=ProposalCounts(late=2**32 - 1)),
+}
+
+
+@pytest.mark.parametrize("draft", RUBBISH_DRAFTS.values(), ids=RUBBISH_DRAFTS.keys())
+async def test_a_drafter_that_proposes_rubbish_is_left(model: Path, draft: Draft) -> None:
     target, drafter = pair()
-    answers_at(drafter, {2}, Draft(0, tokens))
+    answers_at(drafter, {2}, draft)
     async with running(model, [target], [drafter]) as rig:
         response = await rig.generate(EXACT)
         assert ids(response) == ids(await rig.generate(PLAIN)) and response.warnings

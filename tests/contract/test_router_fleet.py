@@ -20,6 +20,7 @@ from router.config import RouterConfig
 from router.replicas.directory import ReplicaDirectory
 from router.replicas.pools import any_replica
 from router.server import create_host
+from services.common import endpoint_sources
 from services.common.endpoint_sources import ListedEndpointSource, RegistryEndpointSource
 from services.common.host import Host
 from tests.contract.fakes import FakeDrafter, FakeTarget, HashModel, save_tokenizer
@@ -97,6 +98,20 @@ async def test_a_replica_with_an_odd_answer_is_tried_again_and_delays_no_start()
         assert watched.names == ["right"]
         odd.is_odd = False
         await comes_true(lambda: set(watched.names) == {"odd", "right"})
+
+
+async def test_a_word_that_cannot_be_read_does_not_end_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, unread = endpoint_sources.snapshot_from_wire, [None]
+
+    def odd_at_first(wire: Any) -> Any:
+        return read(unread.pop() if unread else wire)
+
+    monkeypatch.setattr(endpoint_sources, "snapshot_from_wire", odd_at_first)
+    target = FakeTarget(HashModel())
+    async with serving(target.host), watching() as watched:
+        watched.publish(Endpoint(Role.TARGET, target.host.address, "target-0", 1))
+        await comes_true(lambda: watched.names == ["target-0"])
+    assert not unread
 
 
 async def test_the_last_word_holds_while_the_registry_is_away() -> None:

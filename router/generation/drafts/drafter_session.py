@@ -7,14 +7,14 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from flyserve.core.errors import FlyServeError, NotReady, Overloaded
+from flyserve.core.errors import FlyServeError, InvalidAnswer, NotReady, Overloaded
 from flyserve.core.limits import check_distributions
 from flyserve.core.messages import Draft, Open
 from flyserve.core.round_record import ArrivedDraft
 from flyserve.core.sequence import TokenSequence
 from router.generation.context import RouterContext
 from router.generation.drafts.source import WantedDraft
-from router.generation.reactions import InvalidAnswer, Reaction, reaction_to
+from router.generation.reactions import Reaction, reaction_to
 from router.generation.step_timeout import StepTimeout
 from router.replicas.breaker import Breaker
 from router.replicas.connections import Connection, Connections
@@ -24,6 +24,9 @@ from router.requests.request import PreparedRequest
 from services.common.streams import DrafterStream
 
 logger = logging.getLogger(__name__)
+
+_MOST_WORK = 30_000
+"""Largest count of one draft that is believed: the sum over the longest response has room in 32 bits."""
 
 
 class _Outstanding:
@@ -282,12 +285,15 @@ def cut_draft(draft: Draft, start: int, most: int = 0) -> Draft:
 
 
 def check_draft(draft: Draft, max_tokens: int, vocab_size: int) -> None:
-    """Raise InvalidAnswer if the draft is too long, or has invalid tokens or distributions."""
+    """Raise InvalidAnswer if the draft is too long, or has invalid tokens, counts or distributions."""
     if len(draft.tokens) > max_tokens:
         raise InvalidAnswer(
             f"the drafter answered {len(draft.tokens)} tokens, at most {max_tokens} were requested"
         )
     if draft.tokens and max(draft.tokens) >= vocab_size:
         raise InvalidAnswer(f"the drafter proposed {max(draft.tokens)}, the vocabulary ends at {vocab_size}")
+    counts = draft.forwards, draft.sub_drafter_tokens, draft.drafted_ahead, draft.dropped_ahead
+    if (most := max(*counts, *draft.proposals)) > _MOST_WORK:
+        raise InvalidAnswer(f"the drafter counted {most} for one draft, at most {_MOST_WORK} are believed")
     if faults := [*check_distributions(draft.distributions, draft.tokens, vocab_size)]:
         raise InvalidAnswer(f"the drafter returned invalid {faults[0].field}: {faults[0].description}")
