@@ -10,13 +10,13 @@ from flyserve.core.request import GenerateRequest
 from flyserve.core.response import Chunk, DeploymentInfo, Origin
 from flyserve.core.types import Mode
 from router.admission.admission import Admission
-from router.admission.target_wait import TargetWait
+from router.admission.replica_wait import ReplicaWait
 from router.cost import cpu_s, off_loop
 from router.generation.choices import generate_choices, with_write_timeout
 from router.generation.context import RouterContext
 from router.generation.generation import Emit
 from router.generation.observation import observed_request
-from router.replicas.pools import any_replica, roomiest, with_weights
+from router.replicas.pools import Accepts, any_replica, roomiest, with_room, with_weights
 from router.requests.request import Deadline, PreparedRequest
 from router.requests.validation import check_alone, prepare
 from router.security.callers import current_caller
@@ -61,11 +61,12 @@ class GenerationService:
             context.draft_model.places,
             "places for responses of the drafters' own model",
         )
-        self._target_wait = TargetWait(
-            context.replicas, config.replica_wait_s, config.max_concurrent + config.max_queued
-        )
+        limits = config.replica_wait_s, config.max_concurrent + config.max_queued
+        self._target_wait = ReplicaWait(context.replicas.targets, "target", *limits)
+        self._drafter_wait = ReplicaWait(context.replicas.drafters, "drafter", *limits)
+        waits = self._target_wait, self._drafter_wait
         context.metrics.requests_queued.set_function(
-            lambda: self._admission.queued + self._target_wait.num_requests
+            lambda: self._admission.queued + sum(wait.num_requests for wait in waits)
         )
         context.metrics.choices_queued.set_function(lambda: self.queued_choices)
         for role in context.replicas.num_ready():
@@ -73,7 +74,8 @@ class GenerationService:
 
     async def describe(self) -> DeploymentInfo:
         """Return the models, defaults and limits; raise NotReady if no target became ready in time."""
-        target, drafter = await self._target_wait.paired(any_replica)
+        await self._target_wait.until_ready(any_replica)
+        target, drafter = self._context.replicas.paired()
         config = self._context.config
         return DeploymentInfo(
             target=target.info,
@@ -142,13 +144,14 @@ class GenerationService:
                 streams=streams,
                 message_format=message_format,
             )
-            header = _header(prepared)
             observed.accepted(prepared)
             num_choices = len(prepared.unfinished())
             async with admission.slots(
                 tenant, deadline, num_choices, prepared.priority, is_admitted
             ) as slots:
                 observed.admitted()
+                prepared = self._with_weights(request, prepared)
+                header = _header(prepared)
                 with with_write_timeout(
                     _with_header(emit, header), context.config.write_timeout_s
                 ) as emit_in_time:
@@ -182,13 +185,34 @@ class GenerationService:
         return roomiest(ready).info if ready else None
 
     async def _model(self, request: GenerateRequest) -> ModelInfo:
-        """Return the model that decodes a request."""
-        weights, context = request.resume.weight_fingerprint if request.resume else "", self._context
+        """Return the model that decodes a request; of several replicas, that with the longest context."""
+        accepts, context = self._accepts(request), self._context
         if request.speculation.mode is Mode.DRAFT:
-            return await context.draft_model.info(weights, context.config.replica_wait_s)
+            context.draft_model.check()
+            await self._drafter_wait.until_ready(accepts)
+            return context.draft_model.info(accepts)
         check = partial(check_alone, request, context.tokenizer, context.config)
-        target, _ = await self._target_wait.paired(with_weights(weights), request.n, check)
-        return target.info
+        await self._target_wait.until_ready(accepts, request.n, check)
+        return context.replicas.paired(accepts)[0].info
+
+    def _accepts(self, request: GenerateRequest) -> Accepts:
+        """Return a predicate that accepts the replicas that can decode a request: a resumed one's weights."""
+        has_weights = with_weights(request.resume.weight_fingerprint if request.resume else "")
+        if request.speculation.mode is not Mode.DRAFT:
+            return has_weights
+        return lambda drafter: has_weights(drafter) and self._context.draft_model.serves(drafter)
+
+    def _with_weights(self, request: GenerateRequest, prepared: PreparedRequest) -> PreparedRequest:
+        """Return an admitted request with the weights of replicas that have places for it.
+
+        While a deployment gets other weights, its replicas have several.
+        """
+        replicas, accepts = self._context.replicas, self._accepts(request)
+        pool = replicas.drafters if request.speculation.mode is Mode.DRAFT else replicas.targets
+        has_room = with_room(prepared.needed_tokens(self.limits.default_new_tokens))
+        if (drawn := pool.draw(lambda each: has_room(each) and accepts(each))) is None:
+            return prepared
+        return replace(prepared, weight_fingerprint=drawn.info.weight_fingerprint)
 
     async def _prepare(self, request: GenerateRequest, tenant: str) -> PreparedRequest:
         context, model = self._context, await self._model(request)

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from flyserve.core.response import Statistics
 from flyserve.core.rule import decide
@@ -108,6 +109,18 @@ class Speculation:
         self.sequence.extend(token.id for token in decision.decided)
         self.statistics.count_round(0, decision)
         return decision
+
+    def limit(self, max_new_tokens: int) -> None:
+        """Change the budget, to more tokens than the sequence has."""
+        if max_new_tokens != self._limits.max_new_tokens:
+            self._limits = replace(self._limits, max_new_tokens=max_new_tokens)
+
+    def end(self) -> Decision:
+        """End the response with the tokens that are decided, as at the end of its budget."""
+        self.sequence.truncate(self.decided_length)
+        self._state = RuleState(self._state.num_decided)
+        self.finish_reason = FinishReason.LENGTH
+        return Decision(())
 
     def _cut(self, decision: Decision) -> Decision:
         """Cut the decision at the end of the response, if it contains it; set `finish_reason`."""

@@ -145,13 +145,13 @@ class Admission:
             return None
         return (self._queue.ahead_of(tenant) + 1) * self._held_s.value / max(1, self.limit)
 
-    async def acquire_next(self, held: Slots, when_queued: Callable[[], None]) -> None:
-        """Wait for one more slot, before all requests of the tenant with the same priority.
+    async def acquire_next(self, held: Slots, number: int, when_queued: Callable[[], None]) -> None:
+        """Wait for more slots, before all requests of the tenant with the same priority.
 
-        `when_queued` is called as soon as it has its place in the queue.
+        `when_queued` is called as soon as they have their place in the queue.
         """
-        waiter = self._waiter(held, 1)
-        self._queue.push(held.tenant, waiter, 1, held.priority, is_first=True)
+        waiter = self._waiter(held, number)
+        self._queue.push(held.tenant, waiter, number, held.priority, is_first=True)
         when_queued()
         self._fill()
         await self._wait(waiter)

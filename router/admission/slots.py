@@ -10,7 +10,7 @@ from router.requests.request import Deadline
 class _Source(Protocol):
     """The admission control that gives slots and takes them back."""
 
-    async def acquire_next(self, held: "Slots", when_queued: Callable[[], None]) -> None: ...
+    async def acquire_next(self, held: "Slots", number: int, when_queued: Callable[[], None]) -> None: ...
 
     def release(self, tenant: str, num_slots: int) -> None: ...
 
@@ -30,6 +30,15 @@ class Slots:
         self.priority = priority
         self.num_unused = number
         self._admission = admission
+
+    async def exchange(self) -> None:
+        """Wait for as many slots as no choice uses, which are given back first; see `Slot.acquire`.
+
+        A request that holds some of its slots while it waits for others could wait for itself.
+        """
+        number, self.num_unused = self.num_unused, 0
+        await self._admission.acquire_next(self, number, lambda: self._admission.release(self.tenant, number))
+        self.num_unused = number
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator["Slot"]:
@@ -60,7 +69,7 @@ class Slot:
         A slot that is held is given back first, in exchange for the later one: every target has refused the
         choice. Raises what `Admission.slots` does.
         """
-        await self._admission.acquire_next(self._slots, self.release)
+        await self._admission.acquire_next(self._slots, 1, self.release)
         self.is_held = True
 
     def release(self) -> None:

@@ -68,21 +68,17 @@ async def generate_choices(
     the `slots`. `emit` gets each chunk as it is decided, and chunks of several
     choices one at a time. Raise the error of the first choice that failed.
     """
-    emit = serialized(emit)
-    prompt_sent = asyncio.Event()
+    emit, choices = serialized(emit), request.unfinished()
     # NOTE: a client that resumes a response has received its prompt before any token.
-    if request.prompt_logprobs is None or request.resumed:
-        prompt_sent.set()
+    if request.prompt_logprobs is not None and not request.resumed:
+        prompt = await score_prompt(context, choices[0], deadline, slots.exchange)
+        await emit(Chunk(text="", prompt=prompt))
 
     async def make(index: int, choice: PreparedRequest) -> None:
         async with slots.slot() as slot:
-            if index == 0 and not prompt_sent.is_set():
-                await emit(Chunk(text="", prompt=await score_prompt(context, choice, deadline, slot.acquire)))
-                prompt_sent.set()
-            await prompt_sent.wait()
             await generate(context, choice, index, started, deadline, slot.acquire, emit)
 
-    await run_all(make(index, choice) for index, choice in request.unfinished().items())
+    await run_all(make(index, choice) for index, choice in choices.items())
 
 
 async def run_all(works: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from flyserve.core.lookup_benefit import LookupBenefit
 from flyserve.core.response import Chunk, Statistics
 from flyserve.core.round_record import Learner
-from flyserve.core.types import FinishReason, Mode
+from flyserve.core.types import Decision, FinishReason, Mode
 from router.generation.context import RouterContext
 from router.generation.drafts.drafter import DrafterDrafts
 from router.generation.drafts.drafter_session import DrafterSession
@@ -16,6 +16,7 @@ from router.generation.extension import ExtensionLength
 from router.generation.logprobs import PendingLogprobs
 from router.generation.opening import begin, begin_spans, extension_interval_s, open_message
 from router.generation.recorder import Recorder
+from router.generation.replica_session import NoRoom
 from router.generation.response import Response, make_chunk
 from router.generation.round import SpeculativeResponse
 from router.generation.standalone import open_standalone
@@ -45,10 +46,21 @@ async def generate(
     async with open_response(context, request, started, deadline, wait_for_place) as response:
         while response.speculation.finish_reason is None:
             deadline.remaining_ms()
-            round = await response.decide_round()
-            response.recorder.record(round)
-            if (chunk := make_chunk(response, index, round.decision, context.tokenizer)) is not None:
+            decision = await _decide(response)
+            if (chunk := make_chunk(response, index, decision, context.tokenizer)) is not None:
                 await emit(chunk)
+
+
+async def _decide(response: Response) -> Decision:
+    """Decide and record a round; end a response that has tokens and is too long for the replicas left."""
+    try:
+        round = await response.decide_round()
+    except NoRoom:
+        if not response.speculation.statistics.emitted:
+            raise
+        return response.speculation.end()
+    response.recorder.record(round)
+    return round.decision
 
 
 def open_response(

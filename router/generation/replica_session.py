@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from flyserve.core.errors import FlyServeError, InternalError, NotReady, Overloaded
 from flyserve.core.messages import Draft, Open, Verification
+from flyserve.core.sequence import TokenSequence
 from router.config import RouterConfig
 from router.generation.reactions import Reaction, reaction_to
 from router.generation.step_timeout import StepTimeout
@@ -24,6 +25,10 @@ _MAX_FAILURES_IN_A_ROW = 8
 
 S = TypeVar("S", bound=SequenceStream[Any, Any])
 Answer = TypeVar("Answer", bound=Verification | Draft)
+
+
+class NoRoom(NotReady):
+    """No replica that is left holds the sequence."""
 
 
 class ReplicaSession(ABC, Generic[S]):
@@ -50,7 +55,8 @@ class ReplicaSession(ABC, Generic[S]):
         """Open nothing yet; `make_open` makes the first message of every stream.
 
         `serves` accepts the replicas of the pool that can serve the response, of which one with the weights
-        and the room that the request needs is taken.
+        and the room that the request needs is taken. A response that may fill the context needs room for a
+        usual one; after its first tokens, for the sequence that it has.
         """
         self.connections: Connections[S] = Connections()
         self._pool = pool
@@ -60,8 +66,10 @@ class ReplicaSession(ABC, Generic[S]):
         self._wait_s = config.replica_wait_s
         self._key = request.key
         self._weight_fingerprint = request.weight_fingerprint
-        has_room = with_room(request.most_tokens)
-        self._serves: Accepts = lambda replica: has_room(replica) and serves(replica)
+        self._is_open_ended = request.fills_context
+        self._least_tokens = request.needed_tokens(config.limits.default_new_tokens)
+        self._num_tokens = 0
+        self._serves: Accepts = lambda replica: self._has_room(replica) and serves(replica)
         self._failed: list[Replica] = []
         self._failures_in_a_row = 0
         self._was_retried = False
@@ -70,6 +78,7 @@ class ReplicaSession(ABC, Generic[S]):
         self._kernels = request.received_kernels
         self._named_kernels = ""
         self._started_s = 0.0
+        self._answers_before = 0
         self._connection: Connection[S]
 
     @property
@@ -109,8 +118,14 @@ class ReplicaSession(ABC, Generic[S]):
         self._named_kernels = self._kernels
         return kernels
 
-    async def _run(self, step: Callable[[S], Awaitable[Answer]]) -> Answer:
-        """Run a step at one replica after the other, until it succeeds."""
+    async def _run(
+        self, step: Callable[[S], Awaitable[Answer]], sequence: TokenSequence, num_drafts: int = 0
+    ) -> Answer:
+        """Run a step at one replica after the other, until it succeeds; it adds a token to the sequence.
+
+        Raise NoRoom if a response that may fill the context is longer than that of each replica left.
+        """
+        self._num_tokens = len(sequence) + max(1, num_drafts)
         while True:
             try:
                 return await self._run_here(step)
@@ -118,16 +133,24 @@ class ReplicaSession(ABC, Generic[S]):
                 await self._recover(error)
 
     async def _run_here(self, step: Callable[[S], Awaitable[Answer]]) -> Answer:
-        loop = asyncio.get_running_loop()
-        self._started_s = loop.time()
+        self._start_clock()
         try:
             with self._step_timeout:
                 answer = await step(self._connection.stream)
         except TimeoutError:
+            if self.replica.num_answers == self._answers_before:
+                self.replica.fail()
             raise NotReady(f"no answer within {self._timeout_s:g} s (router.verify_timeout_s)") from None
-        self._record(answer, loop.time() - self._started_s)
+        self._record(answer, asyncio.get_running_loop().time() - self._started_s)
         self._has_answered, self._was_retried, self._failures_in_a_row = True, False, 0
+        if self._is_open_ended:
+            self._least_tokens = 0
         return answer
+
+    def _start_clock(self) -> None:
+        """Let the time of a step begin now."""
+        self._started_s = asyncio.get_running_loop().time()
+        self._answers_before = self.replica.num_answers
 
     async def _recover(self, error: FlyServeError) -> None:
         """Leave the replica and open another one, or raise the error; see `Reaction`.
@@ -195,8 +218,19 @@ class ReplicaSession(ABC, Generic[S]):
         alike = with_kernels(self._kernels, accepts)
         return self._pool.pick(alike if self._pool.ready(alike) else accepts, self._key)
 
+    @property
+    def _needed_tokens(self) -> int:
+        """Length of the sequence for which a replica must have room."""
+        return max(self._least_tokens, self._num_tokens)
+
+    def _has_room(self, replica: Replica) -> bool:
+        return with_room(self._needed_tokens)(replica)
+
     def _no_replica(self, accepts: Accepts) -> NotReady | Overloaded:
         """Return the error of a request for which no accepted replica can be picked."""
+        alike = self._pool.ready(with_weights(self._weight_fingerprint))
+        if self._is_open_ended and alike and not any(map(self._has_room, alike)):
+            return NoRoom(f"no {self.tier} replica holds {self._needed_tokens} tokens")
         return NotReady(f"no {self.tier} replica is available")
 
     async def _open(self, replica: Replica) -> None:

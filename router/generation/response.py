@@ -52,6 +52,13 @@ class Response(ABC):
     async def decide_round(self) -> RoundRecord:
         """Decide at least one token, or carry a window over; raise FlyServeError if that is impossible."""
 
+    def fit_context(self) -> None:
+        """Let a response that may fill the context end with that of its replica, which may be another one."""
+        context_length = self.session.replica.info.context_length
+        if self.request.fills_context and context_length:
+            room = context_length - self.speculation.prompt_length
+            self.speculation.limit(min(self.request.max_new_tokens, room))
+
     def take_logprobs(self, position: int, decided: Token) -> Logprobs | None:
         """Return the log-probabilities of the token decided at a position; None if none were requested."""
         return None

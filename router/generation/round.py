@@ -53,6 +53,7 @@ class SpeculativeResponse(Response):
         start, requested_s, draft = len(speculation.sequence), self.clock.now(), proposal.draft
         is_extension = not draft.tokens and speculation.is_settled
         answer = await (self._extend() if is_extension else self._verify(draft))
+        self.fit_context()
         answered_s = self.clock.now()
         if self.request.logprobs is not None:
             self.logprobs.record(start, answer)

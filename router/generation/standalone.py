@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from flyserve.core.errors import FlyServeError, NotReady, Overloaded
+from flyserve.core.errors import FlyServeError, InvalidAnswer, NotReady, Overloaded
 from flyserve.core.messages import Draft, Open
 from flyserve.core.round_record import ArrivedDraft, RoundRecord
 from flyserve.core.sequence import TokenSequence
@@ -15,7 +15,6 @@ from router.generation.context import RouterContext
 from router.generation.drafts.drafter_session import check_draft
 from router.generation.extension import ExtensionLength
 from router.generation.opening import begin, extension_interval_s, open_message
-from router.generation.reactions import InvalidAnswer
 from router.generation.recorder import Recorder
 from router.generation.replica_session import ReplicaSession
 from router.generation.response import Response
@@ -48,6 +47,7 @@ class StandaloneSession(ReplicaSession[DrafterStream]):
 
         Raises:
             NotReady: No drafter with the same weights is left, or too many failed in a row.
+            NoRoom: The drafters that are left hold shorter sequences.
             Overloaded: All drafters refused the sequence.
             InvalidRequest: The drafter rejects the request itself.
             InternalError: The request failed at two drafters.
@@ -61,7 +61,7 @@ class StandaloneSession(ReplicaSession[DrafterStream]):
                 raise InvalidAnswer("the drafter answered no token")
             return draft
 
-        return await self._run(decode)
+        return await self._run(decode, sequence)
 
     async def _with_place(self, full: Replica, error: FlyServeError) -> Replica:
         accepts = self._accepts(full)
@@ -72,7 +72,7 @@ class StandaloneSession(ReplicaSession[DrafterStream]):
     def _no_replica(self, accepts: Accepts) -> NotReady | Overloaded:
         if self._pool.ready(accepts):
             return Overloaded("all drafters are full", _RETRY_AFTER_S)
-        return NotReady("no drafter that serves its own model is available")
+        return super()._no_replica(accepts)
 
     def _make_stream(self, replica: Replica) -> DrafterStream:
         return DrafterStream(replica.channel, self._make_open())
@@ -104,6 +104,7 @@ class StandaloneResponse(Response):
         speculation, started_s = self.speculation, self.clock.now()
         most = min(self.most_tokens, speculation.tokens_left)
         draft = await self.drafter.decode(speculation.sequence, self.extension.choose(most))
+        self.fit_context()
         answered_s = self.clock.now()
         spent_s = answered_s - started_s
         decision = speculation.extend(draft.tokens, verdict=Verdict.DRAFT)

@@ -1,15 +1,13 @@
 """Target session of one response: verify at one replica, fail over to another one."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar
 
-from flyserve.core.errors import FlyServeError, Overloaded
+from flyserve.core.errors import FlyServeError, InvalidAnswer, Overloaded
 from flyserve.core.messages import Open, Opened, Queued, Verification
 from flyserve.core.sequence import TokenSequence
 from flyserve.core.types import SparseDistribution
 from router.generation.context import RouterContext
-from router.generation.reactions import InvalidAnswer
 from router.generation.replica_session import ReplicaSession
 from router.replicas.replica import Replica
 from router.requests.request import PreparedRequest
@@ -59,6 +57,7 @@ class TargetSession(ReplicaSession[TargetStream]):
 
         Raises:
             NotReady: No replica with the same weights is left, or too many failed in a row.
+            NoRoom: The replicas that are left hold shorter sequences.
             Overloaded: All replicas have too little memory to continue the sequence.
             InvalidRequest: The target rejects the request itself.
             InternalError: The request failed at two replicas.
@@ -72,7 +71,7 @@ class TargetSession(ReplicaSession[TargetStream]):
             return verification
 
         self._is_extension = False
-        return await self._run(verify)
+        return await self._run(verify, sequence, len(drafts))
 
     async def extend(self, sequence: TokenSequence, decided: int, max_tokens: int) -> Verification:
         """Let the target decode at most `max_tokens` tokens; return one position per token.
@@ -89,7 +88,7 @@ class TargetSession(ReplicaSession[TargetStream]):
             return extension
 
         self._is_extension = True
-        return await self._run(extend)
+        return await self._run(extend, sequence)
 
     def _record(self, answer: Verification, spent_s: float) -> None:
         super()._record(answer, spent_s)
@@ -104,7 +103,7 @@ class TargetSession(ReplicaSession[TargetStream]):
             self._step_timeout.pause()
         else:
             self._step_timeout.restart()
-            self._started_s = asyncio.get_running_loop().time()
+            self._start_clock()
 
     async def _with_place(self, full: Replica, error: FlyServeError) -> Replica:
         """Return a replica that may have a place; wait in the router's queue if no other replica is left.

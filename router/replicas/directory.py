@@ -15,7 +15,7 @@ from flyserve.core.messages import ModelInfo, Role
 from router.policies import create_policy
 from router.policies.request_key import RequestKey
 from router.replicas.breaker import Breaker
-from router.replicas.compatibility import engine_name, incompatibility
+from router.replicas.compatibility import engine_name, incompatibility, misfits
 from router.replicas.drafters import Assignment, DrafterPool
 from router.replicas.pools import Accepts, ReplicaPool, any_replica, roomiest
 from router.replicas.replica import ProbeConfig, Replica, handshake
@@ -140,11 +140,7 @@ class ReplicaDirectory:
 
     def incompatibilities(self, target: Replica) -> tuple[str, ...]:
         """Return the reasons why present drafters cannot draft for `target`."""
-        return tuple(
-            f"{drafter.name} cannot draft for {target.name}: {reason}"
-            for drafter in self.drafters.replicas
-            if (reason := incompatibility(target.info, drafter.info)) is not None
-        )
+        return tuple(misfits((target,), self.drafters.replicas))
 
     def no_drafter_reason(self, target: Replica) -> str:
         """Return why `drafter_for` this target returned none."""
@@ -154,8 +150,8 @@ class ReplicaDirectory:
         return "the drafters are full" if is_full else "no drafter is available"
 
     def _reject_incompatible(self) -> None:
-        found = [fault for target in self.targets.replicas for fault in self.incompatibilities(target)]
-        if found := [*self._mixed.values(), *found]:
+        pairs = misfits(self.targets.replicas, self.drafters.replicas)
+        if found := [*self._mixed.values(), *pairs]:
             raise ConfigError("; ".join(found))
 
     async def _watch(self) -> None:
@@ -240,9 +236,10 @@ class ReplicaDirectory:
         self._faults.pop(replica.endpoint, None)
         self._mixed.pop(replica.endpoint, None)
         logger.info("%s is ready", replica.name)
-        for fault in [f for target in self.targets.replicas for f in self.incompatibilities(target)]:
-            if replica.address in fault:
-                logger.error("%s", fault)
+        is_target = replica.endpoint.role is Role.TARGET
+        targets = (replica,) if is_target else self.targets.replicas
+        for fault in misfits(targets, self.drafters.replicas if is_target else (replica,)):
+            logger.error("%s", fault)
 
     async def _until_broken(self, replica: Replica) -> None:
         """Return when the replica is broken, the connection is lost, or a probe fails.

@@ -4,7 +4,7 @@ from flyserve.core.errors import InvalidRequest, NotReady
 from flyserve.core.messages import ModelInfo
 from router.replicas.compatibility import incompatibility
 from router.replicas.directory import ReplicaDirectory
-from router.replicas.pools import Accepts, any_replica, roomiest, with_weights
+from router.replicas.pools import Accepts, any_replica, roomiest
 from router.replicas.replica import Replica
 
 
@@ -54,17 +54,13 @@ class DraftModel:
             return "the drafter's token map is not that of the target"
         return "the drafters only draft for targets (drafter.standalone_sequences is 0)"
 
-    async def info(self, weight_fingerprint: str, wait_s: float) -> ModelInfo:
-        """Return the model with these weights, "" for any; wait at most `wait_s` for a drafter of it.
-
-        Raises:
-            InvalidRequest: There is no such model.
-            NotReady: No drafter is ready in time.
-        """
+    def check(self) -> None:
+        """Raise InvalidRequest if there is no such model."""
         if (reason := self.absence) is not None:
             raise InvalidRequest.of("speculation.mode", f"is draft, but {reason}")
-        accepts = with_weights(weight_fingerprint)
-        await self._replicas.drafters.wait(lambda drafter: self.serves(drafter) and accepts(drafter), wait_s)
+
+    def info(self, accepts: Accepts) -> ModelInfo:
+        """Return the model of the accepted drafters; raise NotReady if there is none at present."""
         if not (ready := self.ready(accepts)):
             raise NotReady("no drafter that serves its own model is available")
         return roomiest(ready).info

@@ -58,9 +58,8 @@ class DrafterPool(ReplicaPool):
     """The drafters that may get new sequences."""
 
     def __init__(self, policy: Policy, source: random.Random | None = None) -> None:
-        """Select by `policy`; draw comparisons from `source`, by default from a new generator."""
-        super().__init__(policy, is_required=False)
-        self._source = source or random.Random()
+        """Select by `policy`; draw from `source`, comparisons too; by default from a new generator."""
+        super().__init__(policy, is_required=False, source=source)
 
     def assign(self, accepts: Accepts, key: RequestKey = ()) -> Assignment | None:
         """Return the drafter of the next response; None if no accepted one has a place."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import random
 from collections.abc import Callable, Sequence
 
 from router.policies.base import Policy
@@ -15,13 +16,14 @@ Accepts = Callable[[Replica], bool]
 class ReplicaPool:
     """The replicas of one tier that may get new sequences."""
 
-    def __init__(self, policy: Policy, is_required: bool = True) -> None:
-        """Select by `policy`.
+    def __init__(self, policy: Policy, is_required: bool = True, source: random.Random | None = None) -> None:
+        """Select by `policy`, draw from `source`, by default from a new generator.
 
         If the tier is required, fall back to a half-open replica if no other is left.
         """
         self._policy = policy
         self._is_required = is_required
+        self._source = source or random.Random()
         self._replicas: list[Replica] = []
         self._changed = asyncio.Event()
 
@@ -44,7 +46,21 @@ class ReplicaPool:
         return [r for r in self._replicas if not r.is_broken.is_set() and accepts(r)]
 
     def pick(self, accepts: Accepts, key: RequestKey = ()) -> Replica | None:
-        """Return the replica of the next sequence, chosen by the policy; None if no replica is accepted.
+        """Return the replica of the next sequence, chosen by the policy; None if no replica is accepted."""
+        candidates = self._candidates(accepts)
+        return self._policy.choose(candidates, key) if candidates else None
+
+    def draw(self, accepts: Accepts) -> Replica | None:
+        """Return a replica that `pick` could return, drawn in proportion to the free places.
+
+        It stands for all replicas with its weights, which so get their share of the requests.
+        """
+        candidates = self._candidates(accepts)
+        shares = [replica.num_free for replica in candidates]
+        return self._source.choices(candidates, shares)[0] if candidates else None
+
+    def _candidates(self, accepts: Accepts) -> list[Replica]:
+        """Return the accepted replicas that may get the next sequence.
 
         A half-open replica gets one sequence at a time and a full one none, unless the tier is required and
         no other is accepted. One that is left out gets none, unless no other is ready.
@@ -55,9 +71,7 @@ class ReplicaPool:
         candidates = [replica for replica in usable if not replica.is_full]
         if self._is_required:
             candidates = candidates or usable or ready
-        if not candidates:
-            return None
-        return self._policy.choose(candidates, key)
+        return candidates
 
     async def wait(self, accepts: Accepts, timeout_s: float) -> bool:
         """Wait at most `timeout_s` for an accepted replica; return True if there is one."""

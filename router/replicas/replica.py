@@ -69,14 +69,15 @@ class Replica:
     Attributes:
         info: Model that it serves.
         in_flight: Sequences that this router has open there.
-        is_broken: Set when a connection or a health probe failed. The replica is not picked again before
-            another handshake.
+        is_broken: Set when its connection or a health probe failed, or no step is answered. The replica is
+            not picked again before another handshake.
         is_suspect: Set when a stream failed, to have the replica probed at once.
         is_idle: Set while this router has no open sequence there.
         pace: Usual duration of a step.
         lookup_costs: Durations of a target's steps, with drafts that were looked up and without drafts.
         acceptance: Acceptance of a drafter's drafts.
         open_sequences: Sequences that it reported last, of all routers, without those that wait.
+        num_answers: Steps that it has answered to this router.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class Replica:
         self.lookup_costs = LookupCosts()
         self.acceptance = Acceptance()
         self.open_sequences = 0
+        self.num_answers = 0
         self._breaker = breaker
         self._clock = clock
         self._full_until_s = -math.inf
@@ -150,6 +152,11 @@ class Replica:
         return max(most - self._others, math.ceil(most * _SHARE_BESIDE_OTHERS)) if most else None
 
     @property
+    def num_free(self) -> int:
+        """Places that this router does not use, at least 1; 1 if their number is unlimited."""
+        return max(1, (self.places or 0) - self.in_flight)
+
+    @property
     def is_full(self) -> bool:
         """True if another sequence would probably be refused or queued."""
         if self._clock.now() < self._full_until_s:
@@ -177,6 +184,11 @@ class Replica:
         for cancel in self._cancel_stream:
             cancel()
 
+    def fail(self) -> None:
+        """Take it out of use until its next handshake, and cancel every open stream."""
+        self.is_broken.set()
+        self.cancel_streams()
+
     async def lost_connection(self) -> None:
         """Return when the channel's connection is lost."""
         ready = grpc.ChannelConnectivity.READY
@@ -185,6 +197,7 @@ class Replica:
 
     def record_answer(self, load: Load) -> None:
         """Record the answer to a step."""
+        self.num_answers += 1
         self.record_load(load)
         # NOTE: streams may outlive their replica's place in the pool; they say nothing about its successor.
         if not self.is_broken.is_set():
@@ -237,7 +250,10 @@ async def handshake(
     """
     stub = TargetStub(channel) if endpoint.role is Role.TARGET else DrafterStub(channel)
     try:
-        info, load = info_from_wire(await stub.Info(common_pb2.InfoRequest(), timeout=timeout_s))
+        answer = await stub.Info(common_pb2.InfoRequest(), timeout=timeout_s)
+        if answer is None:  # gRPC's way to say that it cannot be decoded
+            raise NotReady(f"{endpoint.address} gave an answer that cannot be read")
+        info, load = info_from_wire(answer)
     except grpc.aio.AioRpcError as error:
         is_timeout = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         raise (ProbeTimeout if is_timeout else NotReady)(

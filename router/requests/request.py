@@ -55,7 +55,7 @@ class PreparedRequest(RequestParams):
         prediction: Tokens that the response is expected to resemble; none without a prediction.
         grammar: Constraint on the response; None is none.
         warnings: Warnings about the request.
-        weight_fingerprint: Fingerprint of the targets that it was checked for; "" accepts any.
+        weight_fingerprint: Fingerprint of the weights that decode it; "" accepts any.
         resumed: Choices of which the client has received a part.
         key: Key of the prompt and its cache salt, for balancing.
         streams: False if the client gets its response as a whole.
@@ -90,10 +90,13 @@ class PreparedRequest(RequestParams):
         """True if a draft is verified together with the distributions that it was drawn from."""
         return self.sampling.temperature > 0 and self.sampling.coupling is Coupling.REJECTION
 
-    @property
-    def most_tokens(self) -> int:
-        """Length of the longest sequence of a choice: the prompt and all its tokens."""
-        return len(self.prompt_ids) + self.max_new_tokens
+    def needed_tokens(self, open_ended: int) -> int:
+        """Return the length of the sequence for which a replica must have room.
+
+        It has all tokens of a choice, or `open_ended` new ones if the client set no number.
+        """
+        more = min(self.max_new_tokens, len(self.received_ids) + open_ended)
+        return len(self.prompt_ids) + (more if self.fills_context else self.max_new_tokens)
 
     @property
     def needs_entropies(self) -> bool:

@@ -12,6 +12,7 @@ import pytest
 
 from flyserve.core.errors import Overloaded
 from flyserve.core.messages import Draft, Open
+from flyserve.v1 import common_pb2
 from flyserve.v1 import generation_pb2 as pb
 from tests.contract.fakes import EOS, FakeDrafter, FakeTarget, answers_at, closed, dies_at
 from tests.contract.http_rig import MODEL, error_of, events
@@ -295,6 +296,28 @@ async def http(folder: Path, *drafters: FakeDrafter) -> AsyncIterator[Any]:
             return await client.request(method, path, json=body or None)
 
         yield call
+
+
+async def test_the_wait_for_a_drafter_is_bounded(model: Path) -> None:
+    one = drafter()
+    limits = {"replica_wait_s": 240.0, "max_concurrent": 1, "max_queued": 1}
+    async with (
+        serving(model, one, http_port=0, **limits) as rig,
+        httpx2.AsyncClient(base_url=rig.addresses[1], timeout=240) as client,
+        asyncio.timeout(240),
+    ):
+        await rig.generate(DRAFT, 5)
+        await one.host.drain(0.0)
+        while (await rig.stub.Info(common_pb2.InfoRequest())).HasField("drafter"):
+            await asyncio.sleep(0.01)
+        calls = [asyncio.create_task(rig.generate(DRAFT, 5)) for _ in range(2)]
+        while "flyserve_requests_queued 2.0\n" not in (await client.get("/metrics")).text:
+            await asyncio.sleep(0.01)
+        error = await rig.error_of(make_request(DRAFT, 5))
+        for call in calls:
+            call.cancel()
+    assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "no drafter is ready, and 2 requests wait for one already" in (error.details() or "")
 
 
 async def test_a_response_is_never_continued_with_other_weights(model: Path) -> None:

@@ -2,16 +2,20 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx2
 import pytest
 
+from flyserve.core.errors import Overloaded
 from flyserve.core.messages import Open, Verification
 from flyserve.core.sequence import ReplicatedSequence
 from flyserve.v1 import generation_pb2 as pb
+from router.security import peers
 from tests.contract.fakes import HashModel, closed, save_tokenizer
 from tests.contract.router_rig import EXACT, PLAIN, Rig, ids, joined, make_request, running
 from tests.contract.scripted import LoggingTarget, logprob
@@ -60,15 +64,18 @@ async def test_a_prompt_is_scored_once_for_all_choices(system: Targets) -> None:
 
 @pytest.mark.parametrize("lost_at", [1, 2, 3])
 async def test_a_lost_target_costs_a_replay_and_no_value(system: Targets, lost_at: int) -> None:
+    lost = list[LoggingTarget]()
     for target in system.targets:
 
         async def script(step: int, target: LoggingTarget = target) -> None:
             is_first = all(not other.num_steps for other in system.targets if other is not target)
             if step == lost_at and is_first:
+                lost.append(target)
                 await target.die()
 
         target.script = script
     check(await system.scored())
+    assert len(lost) == 1
 
 
 async def test_a_target_that_leaves_values_out_is_left(system: Targets) -> None:
@@ -134,3 +141,43 @@ async def test_limits_are_named(system: Targets) -> None:
     ):
         error = await system.rig.rejection(prompt="hello", **fields)
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT and part in str(error.details())
+
+
+class FullOnce(LoggingTarget):
+    """A target that refuses its first sequence, as soon as it may."""
+
+    def __init__(self, **info: Any) -> None:
+        super().__init__(MODEL, **info)
+        self.reached, self.may_refuse = asyncio.Event(), asyncio.Event()
+
+    @asynccontextmanager
+    async def session(self, opening: Open) -> AsyncIterator[Any]:
+        if not self.reached.is_set():
+            self.reached.set()
+            await self.may_refuse.wait()
+            raise Overloaded("full", 0.05)
+        async with super().session(opening) as session:
+            yield session
+
+
+async def test_a_refused_prompt_keeps_no_slots_from_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Both clients have one IP address here, and differ in how each protocol reports it.
+    monkeypatch.setattr(peers, "network_of", lambda address: address)
+    target = FullOnce(max_sequences=2)
+    async with (
+        running(save_tokenizer(tmp_path), [target], http_port=0, model_name="fake") as rig,
+        httpx2.AsyncClient(base_url=rig.addresses[1], timeout=240) as http,
+        asyncio.timeout(240),
+    ):
+        request = make_request(PLAIN, 3, n=2, prompt_logprobs=1)
+        scored = asyncio.ensure_future(rig.stub.Generate(request, timeout=240))
+        await target.reached.wait()
+        body = {"model": "fake", "prompt": "fox", "max_tokens": 3, "n": 2}
+        other = asyncio.create_task(http.post("/v1/completions", json=body))
+        while "flyserve_requests_queued 1.0\n" not in (await http.get("/metrics")).text:
+            await asyncio.sleep(0.01)
+        target.may_refuse.set()
+        assert (await other).status_code == 200
+        assert [len(choice.tokens) for choice in (await scored).choices] == [3, 3]

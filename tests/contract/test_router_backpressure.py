@@ -154,11 +154,6 @@ async def test_deadlines_eject_nothing(model: Path, caplog: pytest.LogCaptureFix
     assert_kept(caplog)
 
 
-async def pass_time_at(event: asyncio.Event) -> None:
-    await event.wait()
-    pass_time(STEP_S + 1)
-
-
 async def test_a_slow_step_continues_at_another_target_and_both_are_kept(
     model: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -171,16 +166,50 @@ async def test_a_slow_step_continues_at_another_target_and_both_are_kept(
 
     slow.script = hangs_once
     async with running(model, [slow, other], verify_timeout_s=STEP_S, balancing="round_robin") as rig:
-        waiting = asyncio.create_task(pass_time_at(hanging))
-        responses = [await rig.generate(PLAIN) for _ in range(2)]
-        await waiting
-        assert ids(responses[0]) == ids(responses[1])
+        calls = [asyncio.create_task(rig.generate(PLAIN)) for _ in range(2)]
+        await hanging.wait()
+        answered = [await rig.generate(PLAIN) for _ in range(2)]
+        pass_time(STEP_S + 1)
+        responses = [*answered, *await asyncio.gather(*calls)]
+        assert len({tuple(ids(response)) for response in responses}) == 1
         assert sum(response.statistics.replays for response in responses) == 1
         num_opened = slow.num_opened
         for _ in range(2):
             await rig.generate(PLAIN)
         assert slow.num_opened > num_opened
     assert_kept(caplog)
+
+
+class Stuck(asyncio.Semaphore):
+    """Places of an engine that hangs: the end of a sequence frees none."""
+
+    def release(self) -> None:
+        return
+
+
+async def test_a_target_that_answers_no_step_is_left_by_all_until_it_does(model: Path) -> None:
+    stuck, other, hanging = FakeTarget(HashModel()), FakeTarget(HashModel()), asyncio.Event()
+
+    async def hangs(number: int) -> None:
+        hanging.set()
+        await asyncio.Event().wait()
+
+    stuck.places, stuck.script = Stuck(1), hangs
+    async with (
+        running(model, [stuck, other], verify_timeout_s=STEP_S, balancing="round_robin") as rig,
+        asyncio.timeout(LIMIT_S),
+    ):
+        calls = [asyncio.create_task(rig.generate(PLAIN)) for _ in range(4)]
+        await hanging.wait()
+        while not stuck.num_queued or sum(call.done() for call in calls) < 2:
+            await asyncio.sleep(0.01)
+        pass_time(STEP_S + 1)
+        responses = await asyncio.gather(*calls)
+        assert len({tuple(ids(response)) for response in responses}) == 1
+        stuck.places, stuck.script = None, other.script
+        num_opened = stuck.num_opened
+        while stuck.num_opened == num_opened:
+            await rig.generate(PLAIN)
 
 
 async def test_every_choice_takes_a_place(model: Path) -> None:

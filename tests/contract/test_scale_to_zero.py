@@ -14,6 +14,7 @@ from httpx2 import AsyncClient
 
 from flyserve.core.endpoints import Endpoint
 from flyserve.core.messages import Role
+from flyserve.v1 import generation_pb2 as pb
 from orchestration.control.registry import Registry, registry_service
 from router.config import RouterConfig
 from router.server import create_host
@@ -102,6 +103,23 @@ async def test_the_router_is_ready_and_lists_its_model_without_a_target(tmp_path
         assert (await asyncio.to_thread(get, "/health"))["status"] == "ready"
         (model,) = (await asyncio.to_thread(get, "/v1/models"))["data"]
         assert model["id"] and "max_model_len" not in model
+
+
+async def test_a_response_that_waits_for_its_weights_asks_for_no_more_targets(tmp_path: Path) -> None:
+    resume = pb.Resumption(choices=[pb.ReceivedChoice(token_ids=[5])], weight_fingerprint="others")
+    async with (
+        without_target(tmp_path) as (registry, rig),
+        AsyncClient(base_url=rig.addresses[1]) as http,
+        serving(FakeTarget(HashModel()).host) as address,
+    ):
+        registry.publish((Endpoint(Role.TARGET, address, "target-0"),))
+        await rig.generate(PLAIN, 5)
+        call = asyncio.create_task(rig.generate(PLAIN, 5, resume=resume))
+        async with asyncio.timeout(PATIENCE_S):
+            while "flyserve_requests_queued 1.0\n" not in (metrics := (await http.get("/metrics")).text):
+                await asyncio.sleep(0.01)
+        assert "flyserve_choices_queued 0.0\n" in metrics
+        call.cancel()
 
 
 async def test_a_target_with_another_tokenizer_is_not_used(tmp_path: Path) -> None:

@@ -131,6 +131,28 @@ def test_no_token_follows_an_ending_token_or_exceeds_the_budget(
         assert (played.spec.finish_reason, ids[-1]) == (FinishReason.STOP_TOKEN, END)
 
 
+@given(MODELS, RULES, DRAFTS, st.integers(1, 20))
+def test_a_budget_that_changes_is_neither_exceeded_nor_missed(
+    model: TableModel, rule: FlyRule, drafts: list[list[bool]], room: int
+) -> None:
+    spec, number = Speculation(PROMPT, rule, ResponseLimits(60, frozenset({END}))), 0
+    while spec.finish_reason is None:
+        if number == 2:
+            spec.limit(len(spec.sequence) - len(PROMPT) + room)
+        spec.apply(judge(model, spec, drafts[number % len(drafts)][: spec.max_drafts]))
+        number += 1
+    if spec.finish_reason is FinishReason.LENGTH and number > 2:
+        assert spec.tokens_left == 0 and spec.decided_length == len(spec.sequence)
+
+
+def test_a_response_that_is_ended_keeps_its_decided_tokens_alone() -> None:
+    spec = Speculation(PROMPT, CARRY, ResponseLimits(100))
+    matches = [Position(token, token, 1.0) for token in (10, 11, 12)]
+    spec.apply(Evidence((*matches, Position(7, 8, 1.0), *matches), 20, 0.0))
+    assert not spec.end().decided and spec.finish_reason is FinishReason.LENGTH
+    assert spec.sequence.ids == [*PROMPT, 10, 11, 12] and spec.is_settled
+
+
 @given(MODELS, DRAFTS, BUDGETS)
 def test_exact_speculation_emits_the_tokens_of_plain_decoding(
     model: TableModel, drafts: list[list[bool]], budget: int

@@ -259,6 +259,26 @@ async def test_a_refused_choice_waits_before_all_later_requests() -> None:
         assert made.served == ["later"]
 
 
+async def test_a_request_that_exchanges_its_slots_holds_none_while_it_waits() -> None:
+    async with office(max_concurrent=2) as made, made.slots("a", None, n=2) as slots:
+        await made.enter("other", "b", n=2)
+        exchange = asyncio.create_task(slots.exchange())
+        await made.settle()
+        assert made.served == ["other"] and not exchange.done()
+        await made.leave("other")
+        assert exchange.done() and (made.admission.admitted, slots.num_unused) == (2, 2)
+
+
+async def test_a_cancelled_exchange_leaves_no_slot_in_use() -> None:
+    async with office(max_concurrent=2) as made, made.slots("a", None, n=2) as slots:
+        await made.enter("other", "b", n=2)
+        exchange = asyncio.create_task(slots.exchange())
+        await made.settle()
+        exchange.cancel()
+        await made.leave("other")
+        assert made.admission.admitted == slots.num_unused == 0
+
+
 async def test_a_request_counts_the_places_of_all_targets_only_where_they_matter() -> None:
     counted: list[None] = []
     admission = Admission(4, 4, VirtualClock(), lambda: counted.append(None))

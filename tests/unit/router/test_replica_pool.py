@@ -1,5 +1,7 @@
 """The pool from which the replica of a stream is picked: loads, and half-open replicas."""
 
+import random
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -32,7 +34,7 @@ def failed() -> Breaker:
 
 
 def pool(*replicas: Replica, is_required: bool = True) -> ReplicaPool:
-    made = ReplicaPool(create_policy("least_load"), is_required)
+    made = ReplicaPool(create_policy("least_load"), is_required, random.Random(0))
     for each in replicas:
         made.add(each)
     return made
@@ -108,3 +110,30 @@ def test_only_a_required_tier_falls_back_to_a_full_replica() -> None:
     full = replica("a", load=Load(sequences=2), places=2)
     assert pool(full).pick(any_replica) is full
     assert pool(full, is_required=False).pick(any_replica) is None
+
+
+def test_replicas_are_drawn_in_proportion_to_their_free_places() -> None:
+    old, new, full = replica("a", places=10), replica("b", places=90), replica("c", places=1)
+    tier = pool(old, new, full)
+    with full.lease(nothing):
+        drawn = Counter(tier.draw(any_replica) for _ in range(1000))
+        assert drawn.keys() == {old, new} and 50 < drawn[old] < 150
+        with ExitStack() as leases:
+            for _ in range(80):
+                leases.enter_context(new.lease(nothing))
+            assert 400 < Counter(tier.draw(any_replica) for _ in range(1000))[old] < 600
+        assert tier.draw(lambda each: each is full) is full and tier.draw(lambda each: False) is None
+
+
+def test_replicas_without_a_number_of_places_are_drawn_alike() -> None:
+    one, other = replica("a"), replica("b")
+    tier = pool(one, other)
+    assert 400 < Counter(tier.draw(any_replica) for _ in range(1000))[one] < 600
+
+
+def test_a_replica_that_fails_is_not_picked_and_ends_every_stream() -> None:
+    ended: list[int] = []
+    one = replica("a")
+    with one.lease(lambda: ended.append(1)):
+        one.fail()
+    assert ended and pool(one).pick(any_replica) is None
