@@ -67,7 +67,8 @@ class LimitsConfig(Config):
 
     returned_values: int = Field(524_288, ge=1)
     """Most log-probabilities of one response: (1 + the most likely ones) at each token of its prompts and
-    of all its choices of `max_new_tokens`. A whole response holds about 200 bytes for each."""
+    of all its choices of `max_new_tokens`; with `evidence`, at each position of their drafts. A response that
+    is returned as a whole holds about 200 bytes for each."""
 
     items: int = Field(4096, ge=1)
     """Most messages or items of one conversation, and most parts and tool calls of each."""
@@ -187,13 +188,13 @@ class RouterSection(Config):
     """Limits of one request."""
 
     replica_wait_s: float = Field(10.0, ge=0)
-    """Time that a request waits for a target if there is none. At most `max_concurrent` + `max_queued`
-    requests wait at once."""
+    """Time that a request waits for a target, or in mode `draft` for a drafter, if there is none. At most
+    `max_concurrent` + `max_queued` requests wait at once for each."""
 
     verify_timeout_s: float = Field(120.0, gt=0)
     """Time limit of one step of a target, without the time that the sequence waits for its place, or of a
     drafter that decodes by itself. After it the request continues at another replica; the slow one counts as
-    lost if its health probe fails."""
+    lost if its health probe fails, or if it has answered no other step in that time."""
 
     draft_timeout_s: float = Field(30.0, gt=0)
     """Time limit of one draft, after which it is not used for some time. It counts as lost if

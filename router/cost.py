@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from flyserve.core.request import RequestParams
+from flyserve.core.request import GenerateRequest
 
 T = TypeVar("T")
 
 _CHARACTER_S, _ITEM_S, _VALUE_S = 0.3e-6, 20e-6, 1e-6
 _MOST_INLINE_S = 0.005
+_MOST_DRAFTS = 64
+"""Longest draft that a deployment may have as its default."""
 
 
 def cpu_s(*, characters: int = 0, items: int = 0, values: int = 0) -> float:
@@ -35,7 +37,16 @@ def num_values(num_tokens: int, num_logprobs: int | None) -> int:
     return num_tokens * (1 + (num_logprobs or 0))
 
 
-def returned_values(request: RequestParams, num_prompt_tokens: int, num_new_tokens: int) -> int:
-    """Return the most log-probabilities that a response can have: those of its prompt and of all choices."""
-    parts = ((num_prompt_tokens, request.prompt_logprobs), (num_new_tokens * request.n, request.logprobs))
-    return sum(num_values(tokens, logprobs) for tokens, logprobs in parts if logprobs is not None)
+def returned_values(request: GenerateRequest, num_prompt_tokens: int, num_new_tokens: int) -> int:
+    """Return the most log-probabilities that a response can have: those of its prompt and of all choices.
+
+    The evidence of a round, which emits one token at least, has a position more than its draft.
+    """
+    most = request.speculation.draft_length.max
+    positions = 1 + (_MOST_DRAFTS if most is None else most) if request.evidence else 1
+    logprobs = 0 if request.evidence and request.logprobs is None else request.logprobs
+    parts = (
+        (num_prompt_tokens, request.prompt_logprobs),
+        (num_new_tokens * request.n * positions, logprobs),
+    )
+    return sum(num_values(tokens, number) for tokens, number in parts if number is not None)

@@ -33,13 +33,11 @@ class SamplingLimits:
     """Limits that a caller of `check_sampling` may tighten.
 
     Attributes:
-        top_k: Largest top_k.
         least_top_p: Smallest top_p.
         penalty: Largest absolute presence and frequency penalty.
         logit_bias: Largest absolute bias; if it is infinite, a bias may be -inf, which excludes the token.
     """
 
-    top_k: float = math.inf
     least_top_p: float = math.ulp(0.0)
     penalty: float = _MOST_PENALTY
     logit_bias: float = math.inf
@@ -50,11 +48,10 @@ def check_sampling(
 ) -> Iterator[FieldViolation]:
     """Yield a violation for every sampling parameter outside its range; NaN is in no range."""
     penalties = f"must be {-limits.penalty} to {limits.penalty}"
-    top_k = "must be at least 0" if math.isinf(limits.top_k) else f"must be 0 to {limits.top_k}"
     top_p = "must be 0 to 1" if limits.least_top_p == 0 else "must be above 0 and at most 1"
     ranges = {
         "temperature": (0.0, _FINITE, "must be finite and at least 0"),
-        "top_k": (0, limits.top_k, top_k),
+        "top_k": (0, math.inf, "must be at least 0"),
         "top_p": (limits.least_top_p, 1.0, top_p),
         "min_p": (0.0, 1.0, "must be 0 to 1"),
         "repetition_penalty": (

@@ -59,6 +59,9 @@ def chunk_to_wire(chunk: Chunk) -> pb.GenerateChunk:
         kernels=chunk.kernels,
     )
     for each in chunk.rounds:
+        if each.evidence is not None:
+            encode(each, wire.rounds.add())
+            continue
         wire.rounds.add(
             index=each.index,
             drafted=each.drafted,

@@ -1,7 +1,6 @@
 """The length of the text that a grammar can force: a bound, found without spelling the text."""
 
 import json
-from collections.abc import Iterator
 from decimal import Decimal
 from math import inf
 from typing import Any
@@ -15,6 +14,8 @@ _MOST_REPETITIONS = 1e6
 """Repetitions beyond which no bound is looked for: `router.limits.forced_characters` is less."""
 _REPETITIONS = ("minItems", "minContains", "minProperties")
 """Keywords that repeat what they stand beside; those of a maximum, or of a length, force no text."""
+_DEFINITIONS = {"$defs", "definitions"}
+"""Keywords of a whole schema whose parts count where they are referred to; a constant may have such a key."""
 _UNBOUNDED = ("pattern", "patternProperties", "$dynamicRef", "x-guidance")
 """Keywords, or properties of the same name, after which no bound is looked for."""
 
@@ -42,38 +43,35 @@ def forced_length(grammar: Grammar) -> float:
 def _schema_length(schema: Any) -> float:
     """Return the bound of a JSON Schema whose texts may be forced: all of them, each as often as required.
 
-    The target of each reference is visited once.
+    Each part is visited once, however many references have it as their target or as a part of it.
     """
-    found: dict[str, float] = {}
+    found: dict[int, float] = {}
 
     def length(value: Any, depth: int) -> float:
         if not isinstance(value, dict | list):
             return _scalar_length(value)
-        if depth == _MOST_DEPTH:
-            return inf
+        if id(value) not in found:
+            found[id(value)] = inf  # until it is known: a schema that refers to itself has no bound
+            found[id(value)] = inf if depth == _MOST_DEPTH else of_parts(value, depth)
+        return found[id(value)]
+
+    def of_parts(value: dict[str, Any] | list[Any], depth: int) -> float:
         if isinstance(value, list):
             return 2 + sum(1 + length(item, depth + 1) for item in value)
         if any(key in value for key in _UNBOUNDED):
             return inf
-        parts = sum(len(json.dumps(key)) + 4 + length(part, depth + 1) for key, part in _used(value))
+        used = value.keys() - _DEFINITIONS if value is schema else value.keys()
+        parts = sum(len(json.dumps(key)) + 4 + length(value[key], depth + 1) for key in used)
         parts += referred(value.get("$ref"), depth + 1)
         return parts * max(map(_repetitions, map(value.get, _REPETITIONS)))
 
     def referred(target: Any, depth: int) -> float:
         if not isinstance(target, str):
             return 0
-        if target not in found:
-            found[target] = inf  # until it is known: a schema that refers to itself has no bound
-            place = resolved(schema, target)
-            found[target] = inf if place is None else length(place, depth)
-        return found[target]
+        place = resolved(schema, target)
+        return inf if place is None else length(place, depth)
 
     return length(schema, 0)
-
-
-def _used(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the keywords of a schema; definitions count where they are referred to."""
-    return ((key, part) for key, part in schema.items() if key not in ("$defs", "definitions"))
 
 
 def _scalar_length(value: Any) -> int:

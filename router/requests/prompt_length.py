@@ -1,4 +1,4 @@
-"""Refuse a text that is far too long for the model by its beginning, before all of it is tokenized. Pure."""
+"""Refuse a prompt that is too long, by its beginning alone where that is enough. Pure."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -30,3 +30,9 @@ def too_long(field: str, found: str, context_length: int, room: int = 1) -> Fiel
     allowed = f"at most {context_length - room} {'leave room for an answer' if room else 'fit'}"
     known = f"this model's maximum context length is {context_length} tokens"
     return FieldViolation(field, f"has {found}, {allowed}; {known}", "context_length_exceeded")
+
+
+def too_many_characters(field: str, found: str, limit: int) -> FieldViolation:
+    """Return the violation of a prompt above `router.limits.prompt_characters`: too long in tokens, too."""
+    allowed = f"at most {limit} are allowed (router.limits.prompt_characters)"
+    return FieldViolation(field, f"{found}, {allowed}", "context_length_exceeded")

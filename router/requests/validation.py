@@ -17,7 +17,7 @@ from router.cost import returned_values
 from router.policies.request_key import request_key
 from router.requests.grammars import CompiledGrammar
 from router.requests.planning import SpeculationPlan, check_speculation, plan_speculation
-from router.requests.prompt_length import check_beginning, too_long
+from router.requests.prompt_length import check_beginning, too_long, too_many_characters
 from router.requests.request import PreparedRequest, draw_seed
 from router.requests.warnings import request_warnings
 from router.text.tokenizer import Tokenizer
@@ -59,6 +59,9 @@ def prepare(
     if target.plain_only and prepared.plan.drafts:
         found = f"is {prepared.plan.mode.value}, must be plain for {target.model_id}"
         raise InvalidRequest.of("speculation.mode", f"{found}: {target.plain_only}")
+    if target.plain_only and request.prompt_logprobs is not None:
+        found = f"is {request.prompt_logprobs}, must be absent for {target.model_id}"
+        raise InvalidRequest.of("prompt_logprobs", f"{found}: {target.plain_only}")
     if not request.prediction:
         return prepared
     if not prepared.plan.drafts:
@@ -81,9 +84,7 @@ def _faults(
     yield from _check_grammar(request, tokenizer.eos_ids)
     yield from _check_draft_mode(request)
     if target is not None:
-        allowed = SamplingLimits(
-            top_k=target.vocab_size, least_top_p=0.0, penalty=PUBLIC_PENALTY, logit_bias=PUBLIC_LOGIT_BIAS
-        )
+        allowed = SamplingLimits(least_top_p=0.0, penalty=PUBLIC_PENALTY, logit_bias=PUBLIC_LOGIT_BIAS)
         yield from check_sampling(request.sampling, target.vocab_size, allowed)
     yield from check_speculation(
         request.speculation,
@@ -121,8 +122,8 @@ def _check_texts(request: GenerateRequest, limits: LimitsConfig) -> Iterator[Fie
     if not request.prompt:
         yield FieldViolation(request.prompt_field, "is empty, must have at least one token")
     if isinstance(request.prompt, str) and len(request.prompt) > limits.prompt_characters:
-        length = len(request.prompt)
-        yield FieldViolation("prompt", f"has {length} characters, at most {limits.prompt_characters}")
+        found = f"has {len(request.prompt)} characters"
+        yield too_many_characters("prompt", found, limits.prompt_characters)
     if len(request.prediction) > limits.prompt_characters:
         found = f"has {len(request.prediction)} characters, at most {limits.prompt_characters}"
         yield FieldViolation("prediction", f"{found} (router.limits.prompt_characters)")
@@ -201,7 +202,7 @@ def check_returned_values(
 def _field_with_most_values(request: GenerateRequest, num_tokens: int, limits: LimitsConfig) -> str:
     of_prompt = returned_values(request, num_tokens, 0)
     is_prompt = of_prompt > returned_values(request, 0, _most_new_tokens(request, limits))
-    return "prompt_logprobs" if is_prompt else "logprobs"
+    return "prompt_logprobs" if is_prompt else "evidence" if request.evidence else "logprobs"
 
 
 def _most_new_tokens(request: GenerateRequest, limits: LimitsConfig) -> int:

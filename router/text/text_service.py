@@ -7,7 +7,7 @@ from flyserve.core.errors import InvalidRequest, refuse
 from flyserve.core.response import TextToken
 from router.config import LimitsConfig
 from router.cost import cpu_s, off_loop
-from router.requests.prompt_length import check_beginning
+from router.requests.prompt_length import check_beginning, too_many_characters
 from router.text.chat_template import ChatTemplate, Ending
 from router.text.tokenizer import Tokenizer
 
@@ -44,7 +44,7 @@ class TextService:
         """Return the token ids of a text; raise InvalidRequest if it is too long."""
         limit = self._limits.prompt_characters
         if len(text) > limit:
-            raise InvalidRequest.of("text", _too_long("has", len(text), limit))
+            raise InvalidRequest(too_many_characters("text", f"has {len(text)} characters", limit))
         return self._tokenizer.encode(text, add_special_tokens)
 
     def refuse_long(self, field: str, *texts: str) -> None:
@@ -79,7 +79,7 @@ class TextService:
         """
         limit = self._limits.prompt_characters
         if (length := sum(len(message["content"]) for message in messages)) > limit:
-            raise InvalidRequest.of("messages", _too_long("have", length, limit))
+            raise InvalidRequest(too_many_characters("messages", f"have {length} characters", limit))
         return self.template.render(messages, variables, ending, tools)
 
     def detokenize(self, ids: Sequence[int]) -> str:
@@ -101,7 +101,3 @@ class TextService:
 
     def _text_tokens(self, ids: Sequence[int]) -> tuple[TextToken, ...]:
         return tuple(map(TextToken, ids, self._tokenizer.pieces(ids)))
-
-
-def _too_long(verb: str, length: int, limit: int) -> str:
-    return f"{verb} {length} characters, at most {limit} are allowed (router.limits.prompt_characters)"

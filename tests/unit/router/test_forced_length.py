@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flyserve.core.grammar import ArgumentsSchema, Grammar, GrammarKind
+from router.requests import forced_length as module
 from router.requests.forced_length import forced_length
 
 
@@ -53,6 +54,7 @@ def test_a_usual_schema_has_a_small_bound() -> None:
         {"type": "object", "patternProperties": {"^a{100000}$": {"const": 1}}, "minProperties": 1},
         {"type": "object", "additionalProperties": {"const": 1}, "minProperties": 1000},
         {"const": "a" * 10_000},
+        {"const": {"$defs": {"a": "a" * 10_000}}},
         {"x-guidance": {"item_separator": "," * 10_000}},
         {"$ref": "other.json"},
         {"$ref": "#/$defs/missing"},
@@ -61,6 +63,25 @@ def test_a_usual_schema_has_a_small_bound() -> None:
 )
 def test_a_schema_that_may_force_a_long_text_has_a_large_bound(schema: Any) -> None:
     assert of_schema(schema) > 8192
+
+
+def test_a_part_is_visited_once_however_it_is_referred_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spellings of one place, and places within each other, share their parts."""
+    visited, scalar_length = list[Any](), module._scalar_length
+
+    def counted(value: Any) -> int:
+        visited.append(value)
+        return scalar_length(value)
+
+    monkeypatch.setattr(module, "_scalar_length", counted)
+    nested: Any = [0] * 500
+    for _ in range(50):
+        nested = [nested]
+    places = ["#/default/0" + "/0" * depth for depth in range(50)]
+    spelled = [place.replace("default", "d%65fault") for place in places]
+    references = [{"$ref": place} for place in (*places, *spelled)]
+    assert isfinite(of_schema({"type": "object", "default": [nested, *references]}))
+    assert len(visited) < 500 + 3 * len(references)
 
 
 def test_properties_named_as_keywords_are_no_fault() -> None:

@@ -3,6 +3,7 @@
 import json
 import types
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated, Any, get_args, get_origin
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from flyserve.core.errors import MOST_VIOLATIONS, FieldViolation, InvalidRequest, cut, refuse
-from flyserve.core.request import GenerateRequest
+from flyserve.core.request import DraftLength, GenerateRequest, SpeculationParams
 from flyserve.v1 import generation_pb2 as pb
 from flyserve.wire.status import to_status
 from router.config import LimitsConfig
@@ -25,6 +26,7 @@ from router.http.request_model import AtMost
 from router.http.responses.fields import ResponsesRequest
 from router.http.tokenization import DetokenizeRequest, TokenizeRequest
 from router.requests.prompt_length import check_beginning
+from router.requests.validation import check_returned_values
 from router.servicer import LIST_LIMITS
 from services.common.config_faults import nearest
 
@@ -173,6 +175,19 @@ def test_a_long_name_has_no_near_one() -> None:
 def test_returned_values(logprobs: int | None, prompt_logprobs: int | None, expected: int) -> None:
     request = GenerateRequest(prompt="x", n=3, logprobs=logprobs, prompt_logprobs=prompt_logprobs)
     assert returned_values(request, 7, 50) == expected
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "draft", "expected"), [(None, 0, 1), (3, 15, 16 * 4), (20, None, 65 * 21)]
+)
+def test_evidence_is_counted_at_each_position_of_a_draft(
+    logprobs: int | None, draft: int | None, expected: int
+) -> None:
+    speculation = SpeculationParams(draft_length=DraftLength(draft))
+    request = GenerateRequest(prompt="x", logprobs=logprobs, evidence=True, speculation=speculation)
+    assert returned_values(request, 0, 1) == expected
+    (fault,) = check_returned_values([(replace(request, max_new_tokens=1_000_000), 0)], LimitsConfig())
+    assert fault.field == "evidence" and "router.limits.returned_values" in fault.description
 
 
 @given(st.integers(0, 50), st.text(alphabet="ab ", max_size=2000))

@@ -90,7 +90,7 @@ def test_a_seed_of_zero_is_a_seed() -> None:
 
 
 def test_all_violations_are_collected() -> None:
-    sampling = SamplingParams(temperature=math.nan, top_k=101, min_tokens=9)
+    sampling = SamplingParams(temperature=math.nan, top_k=-1, min_tokens=9)
     asked = SpeculationParams(mode=Mode.FLY, preset="x", window=65)
     assert faults(prompt="", max_new_tokens=8, sampling=sampling, speculation=asked) == [
         "prompt",
@@ -281,4 +281,7 @@ def test_a_target_that_cannot_roll_back_decodes_plainly_alone() -> None:
     target = replace(TARGET, plain_only="its recurrent layers keep a state")
     with pytest.raises(InvalidRequest, match=r"mode.*is fly, must be plain for big: its recurrent layers"):
         prepared(target)
-    assert prepared(target, speculation=SpeculationParams(mode=Mode.PLAIN)).plan.mode is Mode.PLAIN
+    plain = SpeculationParams(mode=Mode.PLAIN)
+    assert prepared(target, speculation=plain).plan.mode is Mode.PLAIN
+    with pytest.raises(InvalidRequest, match=r"^prompt_logprobs is 0, must be absent for big: its recurrent"):
+        prepared(target, speculation=plain, prompt_logprobs=0)
