@@ -1,6 +1,7 @@
-"""Hold a conversation, while `flyserve up` runs: `chat_loop.py [URL]`; an empty line ends it."""
+"""Hold a conversation, while `flyserve up` runs: `chat_loop.py [URL]`; an empty line or Ctrl-D ends it."""
 
 import argparse
+from contextlib import suppress
 from typing import Any
 
 from openai import OpenAI
@@ -17,7 +18,7 @@ def main(url: str) -> None:
         for chunk in client.chat.completions.create(
             model=model, messages=messages, temperature=0, stream=True
         ):
-            text = chunk.choices[0].delta.content or ""
+            text = "".join(choice.delta.content or "" for choice in chunk.choices)
             print(text, end="", flush=True)
             answer += text
         print()
@@ -27,4 +28,5 @@ def main(url: str) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("url", nargs="?", default="http://127.0.0.1:8000")
-    main(parser.parse_args().url)
+    with suppress(EOFError):
+        main(parser.parse_args().url)

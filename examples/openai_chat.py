@@ -23,7 +23,8 @@ def main(url: str) -> None:
         model=model, messages=[{"role": "user", "content": QUESTION}], temperature=0, stream=True
     )
     for chunk in stream:
-        print(chunk.choices[0].delta.content or "", end="", flush=True)
+        for choice in chunk.choices:
+            print(choice.delta.content or "", end="", flush=True)
     print()
 
 

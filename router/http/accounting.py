@@ -50,9 +50,14 @@ class AcceptedDrafts:
 
 
 class Accounting:
-    """The figures of one HTTP request, chunk by chunk."""
+    """The figures of one HTTP request, chunk by chunk.
+
+    Attributes:
+        num_ended: Choices that have ended.
+    """
 
     def __init__(self) -> None:
+        self.num_ended = 0
         self._prompt_tokens = 0
         self._completion_tokens = 0
         self._cached: dict[int, int] = {}
@@ -70,6 +75,7 @@ class Accounting:
         if isinstance(chunk, MessageChunk):
             self._reasoning += chunk.parts.reasoning_tokens
         if chunk.statistics is not None:
+            self.num_ended += 1
             self._emitted += chunk.statistics.draft_round_tokens
             self._predicted += chunk.statistics.predicted
             self._predicted_accepted += chunk.statistics.predicted_accepted

@@ -118,7 +118,7 @@ class Chat(ApiFormat):
         message_format = formats.format(
             prompt,
             tools.names,
-            asked.parallel,
+            tools.parallel,
             keeps_reasoning=body.include_reasoning is not False,
             tracks_tokens=self.tracks_tokens and logprobs is not None,
         )
@@ -135,7 +135,8 @@ class Chat(ApiFormat):
         if body.verdicts:
             refuse_many_values(body, (request,), self._limits, names)
         request = replace(request, grammar=grammar, fills_context=max_tokens is None)
-        warnings = chain(body.warnings(self._service.texts.template), asked.warnings)
+        hints = body.warnings(self._service.texts.template)
+        warnings = chain(body.idle_warnings, hints, asked.warnings)
         return HttpRequest(
             body,
             (request,),
@@ -147,11 +148,12 @@ class Chat(ApiFormat):
 
     def _prompt(self, body: ChatRequest, conversation: Conversation, tools: Tools) -> tuple[int, ...]:
         as_text = self._service.message_formats.arguments_as_text
-        messages = conversation.rendered(self._limits.prompt_characters, as_text)
         texts = self._service.texts
+        limit, source = self._limits.prompt_characters, texts.template.tool_source
+        messages = conversation.rendered(limit, as_text, source)
         texts.refuse_long("messages", *(message["content"] for message in messages))
         variables = {**body.variables(texts.template), **(body.chat_template_kwargs or {})}
-        return texts.render_chat(messages, variables, body.ending(messages[-1]), tools.rendered)
+        return texts.render_chat(messages, variables, body.ending(conversation.messages[-1]), tools.rendered)
 
     def choice(
         self, choice: Choice, extra: Mapping[str, Any], sent: int = 0, parts: Parts | None = None

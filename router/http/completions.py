@@ -61,7 +61,8 @@ class CompletionRequest(GenerationFields):
 
     Attributes:
         prompt: A text, token ids, or several of either.
-        logprobs: Return the log-probability of every token, and of this many most likely ones.
+        logprobs: Return the log-probability of every token, and of this many most likely ones. The token is
+            always one of those that are listed.
         echo: Begin every choice with its prompt; with `logprobs`, those of the prompt's tokens, too.
         add_special_tokens: Add the special tokens that a prompt begins with; by default true.
     """
@@ -103,7 +104,7 @@ class Completions(ApiFormat):
         }
         refuse_many_values(body, requests, self._limits, names)
         echoes = [self._text(prompt) for prompt in body.prompt] if body.echo else ()
-        return HttpRequest(body, requests, names, tier, tuple(echoes))
+        return HttpRequest(body, requests, names, tier, tuple(echoes), warnings=body.idle_warnings)
 
     def _request(
         self, body: CompletionRequest, prompt: Prompt, request_id: str, priority: int
@@ -170,7 +171,10 @@ class Completions(ApiFormat):
         return CompletionLogprobs(
             tokens=[self._image(token.id).text for token in tokens],
             token_logprobs=[token.logprob for token in tokens],
-            top_logprobs=[None if token.logprob is None else self._by_name(token.top) for token in tokens],
+            top_logprobs=[
+                None if token.logprob is None else self._by_name(token.id, token.logprob, token.top)
+                for token in tokens
+            ],
             text_offset=_offsets(tokens, 0),
         )
 
@@ -185,16 +189,21 @@ class Completions(ApiFormat):
         return CompletionLogprobs(
             tokens=[self._image(token.id).text for token, _ in found],
             token_logprobs=[logprobs.token for _, logprobs in found],
-            top_logprobs=[self._by_name(logprobs.top) for _, logprobs in found],
+            top_logprobs=[self._by_name(token.id, logprobs.token, logprobs.top) for token, logprobs in found],
             text_offset=_offsets([token for token, _ in found], offset),
         )
 
-    def _by_name(self, top: Sequence[RankedToken]) -> dict[str, float]:
-        """Return log-probabilities by text; of tokens with the same text all but the first by their ids."""
+    def _by_name(self, token: int, logprob: float, top: Sequence[RankedToken]) -> dict[str, float]:
+        """Return log-probabilities by text; of tokens with the same text all but the first by their ids.
+
+        The token itself is the last one, unless it is among the most likely ones.
+        """
+        listed = {ranked.id: ranked.logprob for ranked in top}
+        listed.setdefault(token, logprob)
         found: dict[str, float] = {}
-        for ranked in top:
-            name = self._image(ranked.id).text
-            found[f"token_id:{ranked.id}" if name in found else name] = ranked.logprob
+        for each, value in listed.items():
+            name = self._image(each).text
+            found[f"token_id:{each}" if name in found else name] = value
         return found
 
 

@@ -1,6 +1,7 @@
 """The connection of one HTTP request: its client may leave; its response may be server-sent events."""
 
 import asyncio
+import json
 from collections.abc import Awaitable
 
 from starlette.requests import ClientDisconnect
@@ -12,6 +13,8 @@ _HEADERS = [
     # A proxy that buffers responses would delay tokens.
     (b"x-accel-buffering", b"no"),
 ]
+_LINE_ENDS = tuple((end.encode(), json.dumps(end)[1:-1].encode()) for end in "\u0085\u2028\u2029")
+"""Characters at which some clients cut a line although events do not end there, and their escapes in JSON."""
 
 
 async def while_connected(receive: Receive, work: Awaitable[None]) -> None:
@@ -56,14 +59,23 @@ class EventStream:
     async def send(self, data: bytes, name: str = "") -> None:
         """Send one event; with a name, if it has one."""
         named = f"event: {name}\n".encode() if name else b""
-        await self._write(b"%bdata: %b\n\n" % (named, data), more_body=True)
+        await self._write(b"%bdata: %b\n\n" % (named, _on_one_line(data)), more_body=True)
 
     async def end(self, *data: bytes) -> None:
         """End the response, after these events."""
-        await self._write(b"".join(b"data: %b\n\n" % each for each in data), more_body=False)
+        lines = b"".join(b"data: %b\n\n" % _on_one_line(each) for each in data)
+        await self._write(lines, more_body=False)
 
     async def _write(self, body: bytes, more_body: bool) -> None:
         if not self.have_begun:
             self.have_begun = True
             await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
         await self._send({"type": "http.response.body", "body": body, "more_body": more_body})
+
+
+def _on_one_line(data: bytes) -> bytes:
+    """Return JSON that is one line to every client."""
+    if not data.isascii():
+        for end, escape in _LINE_ENDS:
+            data = data.replace(end, escape)
+    return data

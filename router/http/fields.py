@@ -213,6 +213,7 @@ class GenerationFields(SharedFields, GrammarFields):
         logit_bias: Added to the logits, by token id.
         prediction: Text that the response is expected to resemble, which makes it faster.
         verdicts: Return the verdict of every token, under `flyserve`.
+        store: True has no effect, which a warning says: no response is kept.
     """
 
     max_tokens: Whole | None = None
@@ -221,6 +222,12 @@ class GenerationFields(SharedFields, GrammarFields):
     logit_bias: Annotated[dict[str, float], AtMost("listed_tokens", "tokens")] | None = None
     prediction: PredictionFields | None = None
     verdicts: bool | None = None
+    store: bool | None = None
+
+    @property
+    def idle_warnings(self) -> tuple[str, ...]:
+        """Warnings about fields that have no effect."""
+        return ("store has no effect: no response is kept",) if self.store else ()
 
     @field_validator("logit_bias")
     @classmethod

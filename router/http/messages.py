@@ -14,11 +14,8 @@ from router.http.fields import TemplateVariables, Text
 from router.http.older_functions import with_tool_calls
 from router.http.request_model import AtMost, RequestModel, SentBack
 from router.json_text import parse_json_text
+from router.requests.prompt_length import too_many_characters
 from router.text.chat_template import Ending
-
-
-def _known_role(value: Any) -> Any:
-    return "system" if value == "developer" else value
 
 
 def _as_text(value: Any) -> Any:
@@ -52,7 +49,7 @@ class ToolCallFields(SentBack):
 
 
 class Message(SentBack):
-    """One message of a conversation; the role developer counts as system.
+    """One message of a conversation.
 
     Attributes:
         role: Author.
@@ -65,13 +62,7 @@ class Message(SentBack):
         reasoning_content: Older name of `reasoning`.
     """
 
-    role: Annotated[
-        Literal["system", "user", "assistant", "tool", "function"],
-        BeforeValidator(
-            _known_role,
-            json_schema_input_type=Literal["system", "developer", "user", "assistant", "tool", "function"],
-        ),
-    ]
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: Text
     name: str | None = None
     tool_calls: Annotated[list[ToolCallFields], Field(fail_fast=True), AtMost("items", "calls")] | None = None
@@ -148,16 +139,21 @@ class Conversation:
 
     Attributes:
         messages: Its messages as chat templates take them, except that arguments of calls are texts.
+        has_instructions: True if the first message is not one of the client's list.
     """
 
     messages: Sequence[dict[str, Any]]
+    has_instructions: bool = False
 
-    def rendered(self, limit: int, arguments_as_text: bool = False) -> Sequence[dict[str, Any]]:
+    def rendered(
+        self, limit: int, arguments_as_text: bool = False, template: str = ""
+    ) -> Sequence[dict[str, Any]]:
         """Return the messages as the chat template takes them.
 
         Args:
             limit: Most characters of all arguments of tool calls and of all reasoning.
             arguments_as_text: Leave arguments as text; else they are objects.
+            template: Source of the template; without the role developer it gets one system message.
 
         Raises:
             InvalidRequest: There is no message, or the calls are too long.
@@ -168,11 +164,20 @@ class Conversation:
         length = sum(len(each.get("reasoning_content", "")) for each in self.messages)
         length += sum(len(function["name"]) + len(function["arguments"]) for function in functions)
         if length > limit:
-            found = f"have {length} characters in calls and reasoning, at most {limit} are allowed"
-            raise InvalidRequest.of("messages", f"{found} (router.limits.prompt_characters)")
+            found = f"have {length} characters in calls and reasoning"
+            raise InvalidRequest(too_many_characters("messages", found, limit))
         for function in () if arguments_as_text else functions:
             function["arguments"] = arguments_of(function["arguments"])
-        return self.messages
+        is_instructed = self.has_instructions or any(each["role"] == "developer" for each in self.messages)
+        knows_developer = "'developer'" in template or '"developer"' in template
+        return _with_one_system(self.messages) if is_instructed and not knows_developer else self.messages
+
+
+def _with_one_system(messages: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    """Return messages with all that instruct the model in the first one: many templates take no other."""
+    others = [each for each in messages if each["role"] not in ("system", "developer")]
+    texts = [each["content"] for each in messages if each["role"] in ("system", "developer")]
+    return [{"role": "system", "content": "\n\n".join(filter(None, texts))}, *others]
 
 
 def conversation_of(messages: Sequence[Message]) -> Conversation:

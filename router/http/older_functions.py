@@ -39,8 +39,7 @@ class OlderToolFields(ToolFields):
         if self.tools:
             raise InvalidRequest.of("functions", "must not be set with tools: use tools alone")
         return AskedTools(
-            functions=self.functions or (),
-            field="functions[{}]",
+            functions={f"functions[{at}]": each for at, each in enumerate(self.functions or ())},
             choice=choice_of(self.function_call),
             parallel=False,
         )

@@ -132,8 +132,12 @@ class Responder:
     @property
     def _totals(self) -> dict[str, Any]:
         """Figures of the whole request, for the end of its response."""
-        metrics = {"metrics": self._accounting.metrics} if self._sends_metrics else {}
-        return {"usage": self._accounting.usage, **metrics}
+        return {"usage": self._accounting.usage, **self._metrics}
+
+    @property
+    def _metrics(self) -> dict[str, Any]:
+        """Acceptance of all drafts, if it is sent."""
+        return {"metrics": self._accounting.metrics} if self._sends_metrics else {}
 
     @property
     def _warnings(self) -> dict[str, Any]:
@@ -209,7 +213,7 @@ class Responder:
 
         try:
             await self._generate(emit)
-            if self._options.include_usage or self._sends_metrics:
+            if self._options.include_usage:
                 ending = [self._envelope(self._format.chunk, [], **self._totals), _DONE]
         except Exception as error:
             if not events.have_begun:
@@ -243,6 +247,8 @@ class Responder:
             extra |= self._warnings
         if self._options.include_usage:
             extra["usage"] = self._accounting.usage if self._options.continuous_usage_stats else None
+        elif self._accounting.num_ended == len(self._request.requests) * self._request.requests[0].n:
+            extra |= self._metrics
         return self._envelope(self._format.chunk, [self._request.final(choice)], **extra)
 
     def _envelope(self, shape: tuple[type[Envelope], str], choices: Sequence[Any], **extra: Any) -> bytes:

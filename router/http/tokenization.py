@@ -110,9 +110,12 @@ class TokenizationEndpoints:
         limits, formats = self._config.limits, self._service.message_formats
         tools = checked_tools(body.asked_tools, limits, formats)
         conversation = conversation_of(body.messages)
-        messages = conversation.rendered(limits.prompt_characters, formats.arguments_as_text)
-        variables, ending = body.chat_template_kwargs or {}, body.ending(messages[-1])
-        return self._service.texts.render_chat(messages, variables, ending, tools.rendered)
+        texts = self._service.texts
+        messages = conversation.rendered(
+            limits.prompt_characters, formats.arguments_as_text, texts.template.tool_source
+        )
+        variables, ending = body.chat_template_kwargs or {}, body.ending(conversation.messages[-1])
+        return texts.render_chat(messages, variables, ending, tools.rendered)
 
     def _require(self, model: str | None) -> None:
         if model is not None:

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from flyserve.core.errors import InvalidRequest
@@ -72,9 +72,8 @@ class ToolFields(RequestModel):
     def asked_tools(self) -> "AskedTools":
         """The tools, in the form that both APIs of conversations share."""
         return AskedTools(
-            functions=[tool.function for tool in self.tools or ()],
-            field="tools[{}].function",
-            descriptions=self.tools or (),
+            functions={f"tools[{at}].function": tool.function for at, tool in enumerate(self.tools or ())},
+            descriptions={f"tools[{at}]": tool for at, tool in enumerate(self.tools or ())},
             choice=choice_of(self.tool_choice),
             parallel=self.parallel_tool_calls is not False,
         )
@@ -85,26 +84,27 @@ class AskedTools:
     """Tools of a body, whatever its API.
 
     Attributes:
-        functions: The functions.
-        field: Path of the fields of a function, with braces in place of its index.
-        descriptions: What the functions are described in, one each, if that has fields of its own.
+        functions: The functions, by the paths of their fields.
         choice: Mode, and the tools that may be called.
         parallel: True if a message may have several calls.
+        descriptions: What the functions are described in, if that has fields of its own, by path.
+        built_in: Types of tools that only OpenAI's models have, by path; they are dropped.
     """
 
-    functions: Sequence[FunctionFields]
-    field: str
+    functions: Mapping[str, FunctionFields]
     choice: Choice
     parallel: bool
-    descriptions: Sequence[Described] = ()
+    descriptions: Mapping[str, Described] = field(default_factory=dict)
+    built_in: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def warnings(self) -> Iterator[str]:
-        """Warnings about unknown fields, which are misspelled, or are for another server."""
-        for path, listed in (("tools[{}]", self.descriptions), (self.field, self.functions)):
-            for index, each in enumerate(listed):
-                for name in each.model_extra or ():
-                    yield f"{path.format(index)}.{name[:60]} has no effect: the field is unknown"
+        """Warnings about tools and unknown fields that are for another server, or misspelled."""
+        for path, kind in self.built_in.items():
+            yield f"{path} has no effect: {kind} is a tool that only OpenAI's models have"
+        for path, each in (*self.descriptions.items(), *self.functions.items()):
+            for name in each.model_extra or ():
+                yield f"{path}.{name[:60]} has no effect: the field is unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,29 +131,31 @@ def checked_tools(asked: AskedTools, limits: LimitsConfig, formats: MessageForma
         return Tools()
     must_call = choice.mode == "required"
     _require_format(formats, must_call)
-    callable_ones = [each for each in asked.functions if choice.names is None or each.name in choice.names]
+    functions = asked.functions.values()
+    has_one_call = choice.is_single or (formats.parser is not None and formats.parser.has_one_call)
+    callable_ones = [each for each in functions if choice.names is None or each.name in choice.names]
     return Tools(
         schemas={each.name: each.schema_of_arguments for each in callable_ones},
         strict=frozenset(each.name for each in callable_ones if each.strict),
         must_call=must_call,
-        are_some=len(callable_ones) < len(asked.functions),
-        parallel=asked.parallel and not choice.is_single,
-        rendered=[each.rendered for each in asked.functions],
+        are_some=len(callable_ones) < len(functions),
+        parallel=asked.parallel and not has_one_call,
+        rendered=[each.rendered for each in functions],
     )
 
 
 def _check_choice(asked: AskedTools) -> None:
     if not asked.functions and asked.choice.mode == "required":
         raise InvalidRequest.of("tool_choice", "requires a tool call, but the request has no tools")
-    names = {each.name for each in asked.functions}
+    names = {each.name for each in asked.functions.values()}
     if (unknown := next((each for each in asked.choice.names or () if each not in names), None)) is not None:
         raise InvalidRequest.of("tool_choice", f"names {unknown[:64]!r}, which is none of the tools")
 
 
 def _check_functions(asked: AskedTools, limits: LimitsConfig) -> None:
     names, length = set[str](), 0
-    for index, function in enumerate(asked.functions):
-        _check_function(function, names, asked.field.format(index))
+    for path, function in asked.functions.items():
+        _check_function(function, names, path)
         names.add(function.name)
         length += len(json.dumps(function.model_dump(exclude_none=True), ensure_ascii=False))
         if length > limits.tool_characters:
@@ -161,17 +163,17 @@ def _check_functions(asked: AskedTools, limits: LimitsConfig) -> None:
             raise InvalidRequest.of("tools", f"has {length} characters or more as JSON, {allowed}")
 
 
-def _check_function(function: FunctionFields, earlier: Collection[str], field: str) -> None:
+def _check_function(function: FunctionFields, earlier: Collection[str], path: str) -> None:
     name = function.name
     if not _NAME.fullmatch(name):
         found = f"is {name[:64]!r}, must have 1 to 64 letters, digits, _ and -"
-        raise InvalidRequest.of(f"{field}.name", found)
+        raise InvalidRequest.of(f"{path}.name", found)
     if name in earlier:
-        raise InvalidRequest.of(f"{field}.name", f"is {name!r}, which an earlier tool has, too")
+        raise InvalidRequest.of(f"{path}.name", f"is {name!r}, which an earlier tool has, too")
     kind = (function.parameters or {}).get("type") or "object"
     if kind != "object" and not (isinstance(kind, list) and "object" in kind):
-        raise InvalidRequest.of(f"{field}.parameters.type", f'is {shown(kind)}, must be "object"')
-    check_depth(function.parameters, f"{field}.parameters")
+        raise InvalidRequest.of(f"{path}.parameters.type", f'is {shown(kind)}, must be "object"')
+    check_depth(function.parameters, f"{path}.parameters")
 
 
 def _require_format(formats: MessageFormats, must_call: bool) -> None:

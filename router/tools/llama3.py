@@ -11,10 +11,14 @@ _TAG, _ = LLAMA3_CALL
 
 
 class Llama3(ToolParser):
-    """Parser of Llama's JSON format; calls come at the start or after the tag, with `;` between them."""
+    """Parser of Llama's JSON format; calls come at the start or after the tag, perhaps with `;` between them.
+
+    A grammar allows one call, and further ones are dropped: Meta's templates refuse a message with several.
+    """
 
     markers = (_TAG,)
     separators = ";"
+    has_one_call = True
 
     def __init__(self, sink: Sink) -> None:
         super().__init__(sink)
@@ -27,9 +31,8 @@ class Llama3(ToolParser):
 
     @classmethod
     def calls_rule(cls, tools: Mapping[str, str], write: Write, parallel: bool) -> str:
-        repeat = r" (/; ?/ call)*" if parallel else ""
         calls = "\n  | ".join(json_object(name, rule, "parameters") for name, rule in tools.items())
-        return f"calls: call{repeat}\ncall: {calls}\n"
+        return f"calls: {calls}\n"
 
     def _outside(self, text: str) -> str:
         rest = text.lstrip()
@@ -42,9 +45,11 @@ class Llama3(ToolParser):
             if rest:
                 self._give_back()
             return rest
-        if self._is_after_call and rest.startswith(";"):
-            self._may_begin, self._is_after_call, self._raw = True, False, white + ";"
-            return rest[1:]
+        if self._is_after_call and rest.startswith((";", "{")):
+            rest = rest.removeprefix(";")
+            self._may_begin, self._is_after_call = True, False
+            self._raw = text[: len(text) - len(rest)]
+            return rest
         self._is_after_call = self._is_after_call and not rest
         self._sink.content(text)
         return ""

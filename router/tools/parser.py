@@ -26,11 +26,13 @@ class ToolParser(ABC):
         markers: Markers of the format.
         arguments_as_text: True if chat templates take the arguments of earlier calls as JSON text.
         separators: Characters between calls.
+        has_one_call: True if chat templates of this family refuse a message with several calls.
     """
 
     markers: ClassVar[tuple[str, ...]] = ()
     arguments_as_text: ClassVar[bool] = False
     separators: ClassVar[str] = ""
+    has_one_call: ClassVar[bool] = False
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink

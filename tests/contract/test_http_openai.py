@@ -132,11 +132,20 @@ async def test_log_probabilities_of_a_completion(rig: HttpRig) -> None:
     named = zip(completion["tokens"], tokens, strict=True)
     assert all(name == token["text"] for name, token in named if token["text"] and token["text"].isascii())
     assert completion["token_logprobs"] == pytest.approx([logprob(token["id"]) for token in tokens])
-    assert all(len(top) == 2 for top in completion["top_logprobs"])
+    for token, name, top in zip(tokens, completion["tokens"], completion["top_logprobs"], strict=True):
+        choice_id = (token["choice"] or token)["id"]
+        assert name in top and len(top) == 2 + (token["id"] not in (choice_id, choice_id + 1))
     offsets = [sum(len(token["text"]) for token in tokens[:index]) for index in range(30)]
     assert completion["text_offset"] == offsets
     chunks = await rig.stream("/v1/completions", prompt="the fox", **asked)
     assert [at for chunk in chunks for at in chunk["choices"][0]["logprobs"]["text_offset"]] == offsets
+
+
+async def test_with_none_of_the_most_likely_tokens_a_completion_lists_the_token_alone(rig: HttpRig) -> None:
+    asked = {"max_tokens": 8, "temperature": 0, "logprobs": 0, "echo": True}
+    found = (await rig.complete(**asked))["choices"][0]["logprobs"]
+    listed = zip(found["tokens"], found["token_logprobs"], strict=True)
+    assert found["top_logprobs"] == [None, *({name: value} for name, value in list(listed)[1:])]
 
 
 async def test_log_probabilities_of_a_chat(rig: HttpRig) -> None:
@@ -196,8 +205,10 @@ async def test_every_sampling_field_reaches_both_services(rig: HttpRig) -> None:
     for service in (rig.target, rig.drafter):
         opening = service.openings[-1]
         assert (opening.sampling, opening.cache_salt) == (expected, "tenant")
-    await rig.complete(max_tokens=5, top_k=-1)
-    assert (rig.target.openings[-1].sampling.temperature, rig.target.openings[-1].sampling.top_k) == (1.0, 0)
+    for top_k, expected_k in ((-1, 0), (2**32 - 1, 2**32 - 1)):
+        await rig.complete(max_tokens=5, top_k=top_k)
+        sampling = rig.target.openings[-1].sampling
+        assert (sampling.temperature, sampling.top_k) == (1.0, expected_k)
 
 
 async def test_models_are_listed(rig: HttpRig) -> None:
@@ -238,7 +249,8 @@ async def test_the_figures_of_drafts_come_in_the_shape_of_vllm(tmp_path: Path) -
     asked: dict[str, Any] = {"model": MODEL, "prompt": "the fox", "max_tokens": 40, "n": 2, "seed": 1}
     async with serving_http(tmp_path, http={"speculation_metrics": True}) as rig:
         whole = await rig.complete(**asked)
-        *_, last = await rig.stream("/v1/completions", **asked)
+        chunks = await rig.stream("/v1/completions", **asked)
+        counted = await rig.stream("/v1/completions", stream_options={"include_usage": True}, **asked)
     found = whole["metrics"]["speculative_decoding"]
     histogram, num_accepted = found["acceptance_histogram"], found["num_accepted_draft_tokens"]
     assert len(histogram) == found["num_spec_tokens"] + 1
@@ -247,7 +259,10 @@ async def test_the_figures_of_drafts_come_in_the_shape_of_vllm(tmp_path: Path) -
     assert found["draft_acceptance_rate"] == num_accepted / found["num_draft_tokens"]
     assert found["mean_acceptance_length"] > 1
     assert whole["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
-    assert not last["choices"] and last["metrics"] == whole["metrics"]
+    assert all(chunk["choices"] for chunk in chunks), "nobody has asked for a chunk without choices"
+    assert not counted[-1]["choices"] and counted[-1]["usage"]
+    for *others, last in (chunks, counted):
+        assert last["metrics"] == whole["metrics"] and not any("metrics" in chunk for chunk in others)
 
 
 async def test_metrics_are_served_beside_the_api(rig: HttpRig) -> None:

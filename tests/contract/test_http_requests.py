@@ -43,6 +43,43 @@ async def test_fields_that_ask_for_nothing_are_taken(rig: HttpRig) -> None:
     assert response.json()["usage"]["completion_tokens"] == 3
 
 
+ONE_SYSTEM = (
+    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+    "{{ raise_exception('one system message') }}{% endif %}{{ m.role }}: {{ m.content }}; {% endfor %}"
+)
+BRIEF, RULES = ({"role": role, "content": role} for role in ("system", "developer"))
+
+
+@pytest.mark.parametrize(
+    ("own", "listed", "prompt"),
+    [
+        ("", [BRIEF, RULES, *HELLO], "system: system\n\ndeveloper; user: hello; "),
+        ("", [RULES, *HELLO], "system: developer; user: hello; "),
+        ("", [*HELLO, RULES], "system: developer; user: hello; "),
+        ("{# 'developer' #}", [BRIEF, RULES, *HELLO], "system: system; developer: developer; user: hello; "),
+    ],
+)
+async def test_a_developers_message_is_a_part_of_the_only_system_message(
+    tmp_path: Path, own: str, listed: list[dict[str, Any]], prompt: str
+) -> None:
+    file = tmp_path / "own.jinja"
+    file.write_text(ONE_SYSTEM + own, encoding="utf-8")
+    short: dict[str, Any] = {"speculation": {"mode": "plain"}}
+    async with serving_http(tmp_path, chat_template=file) as rig:
+        ids = (await rig.post("/tokenize", {"prompt": prompt})).json()["tokens"]
+        found = await rig.post("/tokenize", {"messages": listed})
+        assert found.json()["tokens"] == ids, found.text
+        chat = await rig.post(CHAT, {"messages": listed, "max_tokens": 1, **short})
+        assert chat.json()["usage"]["prompt_tokens"] == len(ids), chat.text
+        instructed = {"instructions": "system"} if BRIEF in listed else {}
+        items = [each for each in listed if each != BRIEF]
+        body = {"input": items, "max_output_tokens": 1, **instructed, **short}
+        response = await rig.post("/v1/responses", body)
+        assert response.json()["usage"]["input_tokens"] == len(ids), response.text
+        twice = await rig.post("/v1/responses", {**body, "instructions": "x", "input": [BRIEF, *HELLO]})
+        assert twice.status_code == (400 if own else 200), twice.text
+
+
 @pytest.mark.parametrize(
     ("body", "status", "part"),
     [

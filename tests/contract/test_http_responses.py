@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from tests.contract.fakes import dies_at
 from tests.contract.http_rig import MODEL, error_of
 from tests.contract.test_http_tools import EXACT, F, G, serving
 
@@ -94,6 +95,39 @@ async def test_a_form_reaches_the_target(tmp_path: Path) -> None:
         assert grammar["json_schema"]["properties"] == {"age": {"title": "Age", "type": "integer"}}
 
 
+async def test_a_response_that_fails_in_mid_stream_ends_with_its_cause(tmp_path: Path) -> None:
+    async with serving(tmp_path, "the quick fox", reasoning_parser="none", replica_wait_s=0.1) as rig:
+        dies_at(rig.target, 3)
+        stream = await rig.openai.responses.create(**ASKED, stream=True)
+        events = [event async for event in stream]
+    failed, sent = events[-1].response, [e.delta for e in events if e.type == "response.output_text.delta"]
+    assert [event.type for event in events[-2:]] == ["response.output_item.done", "response.failed"]
+    assert (failed.status, failed.error.code) == ("failed", "not_ready")
+    assert "no target replica" in failed.error.message
+    assert sent and failed.output_text == "".join(sent) and failed.output[0].status == "incomplete"
+
+
+async def test_a_tool_that_only_models_of_openai_have_is_left_out(tmp_path: Path) -> None:
+    built_in: list[Any] = [{"type": "web_search", "external_web_access": False}, {"type": "local_shell"}]
+    async with serving(tmp_path, F, reasoning_parser="none") as rig:
+        found = await rig.openai.responses.create(**ASKED, tools=[*built_in, *TOOLS])
+        assert [item.type for item in found.output] == ["function_call"]
+        warnings = (found.model_extra or {})["warnings"]
+        assert [each.split(" is ")[0] for each in warnings] == [
+            "tools[0] has no effect: web_search",
+            "tools[1] has no effect: local_shell",
+        ]
+        alone = await rig.openai.responses.create(**ASKED, tools=built_in)
+        assert alone.status == "completed" and alone.output_text
+        for fields, param in (
+            ({"tools": [*built_in, {**TOOLS[0], "name": "a b"}]}, "tools[2].name"),
+            ({"tools": [*built_in, *TOOLS], "tool_choice": {"type": "web_search"}}, "tool_choice"),
+            ({"tools": built_in, "tool_choice": "required"}, "tool_choice"),
+        ):
+            refused = await rig.post("/v1/responses", {"model": MODEL, "input": "the fox", **fields})
+            assert refused.status_code == 400 and error_of(refused)["param"] == param, refused.text
+
+
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": 5}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"previous_response_id": "resp_1"}, "previous_response_id"),
@@ -112,7 +146,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"seed": 2**64}, "seed"),
     ({"tool_choice": "always"}, "tool_choice"),
     ({"max_output_tokens": 0}, "max_output_tokens"),
-    ({"tools": [{"type": "web_search", "name": "x"}]}, "tools[0].type"),
+    ({"tools": [{"type": "custom", "name": "x"}]}, "tools[0].type"),
+    ({"tools": [{"type": "namespace", "name": "x", "tools": []}]}, "tools[0].type"),
+    ({"tools": [{"type": ["web_search"], "name": "x"}]}, "tools[0].type"),
     ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name"),
     ({"tool_choice": "required"}, "tool_choice"),
     ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),

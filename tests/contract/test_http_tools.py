@@ -41,14 +41,15 @@ class Writer(HashModel):
         return self.script[place] if place < len(self.script) else EOS
 
 
-def serving(folder: Path, text: str, **config: Any) -> Any:
+def serving(folder: Path, text: str, context_length: int = 512, **config: Any) -> Any:
     """Serve a model that writes `text`."""
     save_tokenizer(folder, markers=MARKERS)
     ids = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text).ids
     template = folder / "tools.jinja"
     template.write_text(TEMPLATE, encoding="utf-8")
     config = {"chat_template": template, **config}
-    return serving_http(folder, model=Writer(script=tuple(ids)), markers=MARKERS, **config)
+    model = Writer(script=tuple(ids), context_length=context_length)
+    return serving_http(folder, model=model, markers=MARKERS, **config)
 
 
 async def ask(rig: HttpRig, **fields: Any) -> ChatCompletion:
@@ -129,6 +130,40 @@ async def test_answers_of_tools_and_the_tools_are_rendered(tmp_path: Path) -> No
         read = tokenizer.decode(rig.target.updates.steps[-1][1], skip_special_tokens=False)
         prompt = "f g user:the fox; assistant:<tool_call>fox</tool_call>; tool:the dog; "
         assert read.startswith(prompt)
+
+
+async def test_a_call_of_llama_comes_back_to_a_template_that_takes_one_call(tmp_path: Path) -> None:
+    one = '{"name": "f", "parameters": {"q": "fox"}}'
+    template = Path(__file__).parents[1] / "data" / "chat_templates" / "llama3.jinja"
+    config = {"chat_template": template, "tool_parser": "llama3", "reasoning_parser": "none"}
+    for written in (f"{one}; {one}", f"{one}\n{one}"):
+        async with serving(tmp_path, written, 2048, **config) as rig:
+            for choice in ("auto", "required"):
+                message = (await ask(rig, tools=TOOLS, tool_choice=choice)).choices[0].message
+                (call,) = message.tool_calls
+                assert (call.function.arguments, message.content) == ('{"q": "fox"}', None)
+                result = {"role": "tool", "tool_call_id": call.id, "content": "the dog"}
+                await ask(rig, messages=[*ASK, message, result], tools=TOOLS)
+
+
+async def test_a_line_of_a_stream_is_one_line_to_every_client(tmp_path: Path) -> None:
+    text = "a\u2028b\u0085c\u2029d\u4f60"
+    async with serving(tmp_path, text, reasoning_parser="none") as rig:
+        asked = {"model": MODEL, "stream": True, **EXACT}
+        bodies = {
+            "/v1/chat/completions": {"messages": ASK},
+            "/v1/completions": {"prompt": "the fox"},
+            "/v1/responses": {"input": "the fox"},
+        }
+        for path, body in bodies.items():
+            async with rig.http.stream("POST", path, json={**asked, **body}) as response:
+                lines = [line async for line in response.aiter_lines()]
+            data = [line.removeprefix("data: ") for line in lines if line and not line.startswith("event: ")]
+            sent = [json.loads(each) for each in data if each != "[DONE]"]
+            choices = [choice for each in sent for choice in each.get("choices", ())]
+            parts = [choice["text"] if "text" in choice else choice["delta"]["content"] for choice in choices]
+            parts += [each["delta"] for each in sent if each.get("type") == "response.output_text.delta"]
+            assert "".join(parts) == text, path
 
 
 @pytest.mark.parametrize(

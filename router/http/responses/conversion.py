@@ -9,8 +9,10 @@ from router.http.fields import SharedFields
 from router.http.grammar_fields import NamedSchema, ResponseFormat
 from router.http.messages import Conversation
 from router.http.responses.fields import (
+    BuiltInTool,
     CallItem,
     CallOutputItem,
+    FunctionTool,
     Item,
     MessageItem,
     ReasoningItem,
@@ -53,9 +55,10 @@ def chat_options(body: ResponsesRequest) -> ChatRequest:
 
 def asked_tools(body: ResponsesRequest) -> AskedTools:
     """Return the tools of a body."""
+    tools = {f"tools[{at}]": tool for at, tool in enumerate(body.tools or ())}
     return AskedTools(
-        functions=body.tools or (),
-        field="tools[{}]",
+        functions={path: tool for path, tool in tools.items() if isinstance(tool, FunctionTool)},
+        built_in={path: tool.type for path, tool in tools.items() if isinstance(tool, BuiltInTool)},
         choice=choice_of(body.tool_choice),
         parallel=body.parallel_tool_calls is not False,
     )
@@ -63,7 +66,7 @@ def asked_tools(body: ResponsesRequest) -> AskedTools:
 
 def conversation_of(body: ResponsesRequest) -> Conversation:
     """Return the conversation of a body."""
-    return Conversation(list(_messages(body)))
+    return Conversation(list(_messages(body)), has_instructions=bool(body.instructions))
 
 
 def _format(given: TextFormat) -> ResponseFormat:
@@ -86,8 +89,7 @@ def _messages(body: ResponsesRequest) -> Iterator[dict[str, Any]]:
             yield from _worth_sending(answer)
             answer = None
         if isinstance(item, MessageItem) and item.role != "assistant":
-            role = "system" if item.role == "developer" else item.role
-            yield {"role": role, "content": item.content}
+            yield {"role": item.role, "content": item.content}
         elif isinstance(item, CallOutputItem):
             yield {"role": "tool", "content": item.output, "tool_call_id": item.call_id}
         else:

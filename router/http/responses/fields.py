@@ -1,7 +1,7 @@
 """Bodies of `/v1/responses`."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, PlainValidator, ValidationInfo
 from pydantic_core import PydanticCustomError
@@ -115,6 +115,41 @@ class FunctionTool(FunctionFields):
     type: Literal["function"]
 
 
+class BuiltInTool(SentBack):
+    """A tool that only OpenAI's models have; it is dropped with a warning."""
+
+    type: Literal[
+        "apply_patch",
+        "code_interpreter",
+        "computer",
+        "computer_use_preview",
+        "file_search",
+        "image_generation",
+        "local_shell",
+        "mcp",
+        "programmatic_tool_calling",
+        "shell",
+        "tool_search",
+        "web_search",
+        "web_search_2025_08_26",
+        "web_search_preview",
+        "web_search_preview_2025_03_11",
+    ]
+
+
+_BUILT_IN = get_args(BuiltInTool.model_fields["type"].annotation)
+
+
+def _tool(value: Any, info: ValidationInfo) -> FunctionTool | BuiltInTool:
+    """Return a tool by its type, as `_item` does."""
+    is_built_in = isinstance(value, dict) and value.get("type") in _BUILT_IN
+    return (BuiltInTool if is_built_in else FunctionTool).model_validate(value, context=info.context)
+
+
+_AnyTool = Annotated[Any, PlainValidator(_tool, json_schema_input_type=FunctionTool | BuiltInTool)]
+"""NOTE: pydantic warns when it serializes tools as a union."""
+
+
 class NamedTool(NamedFunction):
     """The tool that the model has to call."""
 
@@ -181,7 +216,7 @@ class ResponsesRequest(SharedFields, ChatOptions):
         input: A text of the user, or the items of a conversation.
         instructions: Text of a system message before the conversation.
         max_output_tokens: Most new tokens, those of reasoning included.
-        tools: Functions that the model may call.
+        tools: Functions that the model may call; tools that only OpenAI's models have are dropped.
         tool_choice: `auto` by default; `none` calls none, `required` at least one, a named tool that one.
             Allowed tools are some of all.
         parallel_tool_calls: False allows one call at most; by default true.
@@ -197,7 +232,7 @@ class ResponsesRequest(SharedFields, ChatOptions):
     input: Items
     instructions: str | None = None
     max_output_tokens: Whole | None = None
-    tools: Annotated[list[FunctionTool], AtMost("tools", "tools")] | None = None
+    tools: Annotated[list[_AnyTool], AtMost("tools", "tools")] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None

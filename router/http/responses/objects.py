@@ -89,6 +89,13 @@ class IncompleteDetails(ResponseModel):
     reason: Literal["max_output_tokens"]
 
 
+class ResponseError(ResponseModel):
+    """Reason why a response failed."""
+
+    code: str
+    message: str
+
+
 class ResponseObject(ResponseModel):
     """A response; the last fields repeat what was asked for.
 
@@ -98,8 +105,8 @@ class ResponseObject(ResponseModel):
     id: str
     object: Literal["response"] = "response"
     created_at: int
-    status: Literal["in_progress", "completed", "incomplete"]
-    error: None = None
+    status: Literal["in_progress", "completed", "incomplete", "failed"]
+    error: ResponseError | None = None
     incomplete_details: IncompleteDetails | None = None
     model: str
     output: list[OutputItem]

@@ -16,7 +16,7 @@ from router.generation.response import MessageChunk
 from router.http.api_format import HttpRequest
 from router.http.chat import Chat
 from router.http.connection import EventStream
-from router.http.errors import reply_to
+from router.http.errors import ErrorReply, reply_to
 from router.http.parsing import parse
 from router.http.responder import Responder
 from router.http.responses.conversion import NAMES, asked_tools, chat_options, conversation_of
@@ -25,6 +25,7 @@ from router.http.responses.objects import (
     IncompleteDetails,
     InputDetails,
     OutputDetails,
+    ResponseError,
     ResponseObject,
     ResponsesUsage,
 )
@@ -89,14 +90,14 @@ class ResponsesResponder(Responder):
         try:
             await self._generate(emit)
             await begin()
-            for event in await off_loop(self._end_cost_s, lambda: self._last_events(output, finish_reason)):
-                await events.send(event, self._end_cost_s)
+            last = await off_loop(self._end_cost_s, lambda: self._last_events(output, finish_reason))
         except Exception as error:
             if not events.number:
                 raise
-            failed = reply_to(error)
-            shown = {"message": failed.message, "code": failed.code, "param": failed.param}
-            await events.send({"type": "error", **shown})
+            reply = reply_to(error)
+            last = await off_loop(self._end_cost_s, lambda: self._failed_events(output, reply))
+        for event in last:
+            await events.send(event, self._end_cost_s)
         await events.end()
 
     def _added(self, output: Output, chunk: Chunk) -> Iterator[Event]:
@@ -106,6 +107,12 @@ class ResponsesResponder(Responder):
     def _last_events(self, output: Output, reason: FinishReason) -> list[Event]:
         response, events = self._ended(output, reason)
         return [*events, {"type": f"response.{response.status}", "response": response.model_dump()}]
+
+    def _failed_events(self, output: Output, reply: ErrorReply) -> list[Event]:
+        events = list(output.finish("incomplete"))
+        error = ResponseError(code=reply.code or reply.kind, message=reply.message)
+        response = self._object(output, "failed", error=error)
+        return [*events, {"type": "response.failed", "response": response.model_dump()}]
 
     @property
     def _end_cost_s(self) -> float:

@@ -11,11 +11,12 @@ from openai.types.chat import completion_create_params as chat
 from openai.types.responses import response_create_params as response
 from openai.types.responses.function_tool_param import FunctionToolParam
 from openai.types.responses.response_text_config_param import ResponseTextConfigParam
+from openai.types.responses.tool_param import ToolParam
 
 from router.http.chat import ChatRequest
 from router.http.completions import CompletionRequest
 from router.http.known_fields import IGNORED, UNSERVED
-from router.http.responses.fields import FunctionTool, ResponsesRequest, TextOptions
+from router.http.responses.fields import BuiltInTool, FunctionTool, ResponsesRequest, TextOptions
 from tests.contract.http_reports.report_rig import CHAT, COMPLETIONS, RESPONSES, USER, Report, answer
 from tests.contract.http_rig import HttpRig
 from tests.contract.test_http_tools import TOOLS, serving
@@ -49,6 +50,8 @@ async def test_every_parameter_of_the_openai_package_is_in_the_table() -> None:
             "defer_loading",
             "output_schema",
         }
+    theirs = {kind for tool in get_args(ToolParam) for kind in texts(get_type_hints(tool)["type"])}
+    assert texts(BuiltInTool.model_fields["type"].annotation) == theirs - {"custom", "function", "namespace"}
     for name in ("service_tier", "reasoning_effort", "verbosity"):
         theirs = get_type_hints(chat.CompletionCreateParamsBase)[name]
         assert texts(theirs) == texts(ChatRequest.model_fields[name].annotation), name
@@ -126,6 +129,8 @@ REPORTS = [
     Report(
         "", "a response that is to be kept is not kept", RESPONSES, {"store": True}, "store", "only false is"
     ),
+    Report("", "a wish to be kept is refused", CHAT, {"store": True}, words="store has no effect"),
+    Report("", "a wish to be kept is refused", COMPLETIONS, {"store": True}, words="store has no effect"),
     Report("", "fields that request nothing are refused", CHAT, NOTHING),
     Report("", "an empty stop string", CHAT, {"stop": ""}),
     Report("", "an empty stop string", COMPLETIONS, {"stop": ""}),

@@ -37,7 +37,7 @@ def said(text: str) -> dict[str, Any]:
     ("items", "messages"),
     [
         ("hi", [{"role": "user", "content": "hi"}]),
-        ([{"role": "developer", "content": "Be brief."}], [{"role": "system", "content": "Be brief."}]),
+        ([{"role": "developer", "content": "Be brief."}], [{"role": "developer", "content": "Be brief."}]),
         (
             [thought("hm"), said("Let me see."), CALL],
             [
@@ -87,7 +87,9 @@ def test_other_fields_are_those_of_a_chat() -> None:
     assert options.speculation is not None and options.speculation.params.mode is Mode.EXACT
     assert options.sampling(SamplingParams()) == SamplingParams(seed=2**64 - 2)
     assert tools.choice == ("required", ("f",), True)
-    assert [each.name for each in tools.functions] == ["f"] and tools.functions[0].strict
+    assert [(path, each.name, each.strict) for path, each in tools.functions.items()] == [
+        ("tools[0]", "f", True)
+    ]
 
 
 PARTS = st.one_of(

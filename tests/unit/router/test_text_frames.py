@@ -1,6 +1,7 @@
 """Streamed chunks: what a client receives is what the objects of the API say, whatever is made only once."""
 
 import asyncio
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -98,4 +99,7 @@ def test_every_chunk_is_the_json_of_its_object(
         # The time of its creation differs; nothing else may.
         created = int(event.partition(b'"created":')[2].partition(b",")[0])
         extra = {"usage": None} if usage else {}
-        assert event == b"data: " + make(created=created, **head, **extra).to_json()
+        assert json.loads(event.removeprefix(b"data: ")) == json.loads(
+            make(created=created, **head, **extra).to_json()
+        )
+        assert len(event.decode().splitlines()) == 1, "no client cuts an event"

@@ -32,7 +32,12 @@ SCHEMA = {
 
 
 def made(
-    family: ToolFamily, special: bool | None, must_call: bool, thinks: bool, answer: Grammar | None = None
+    family: ToolFamily,
+    special: bool | None,
+    must_call: bool,
+    thinks: bool,
+    answer: Grammar | None = None,
+    parallel: bool = False,
 ) -> tuple[Any, Tokenizer]:
     """Return a grammar and a tokenizer whose markers are special tokens, added ones or, with None, text."""
     markers = [*PARSERS[family].markers, *THINK]
@@ -48,7 +53,7 @@ def made(
         tokenizer.add_tokens([AddedToken(marker, special=special, normalized=False) for marker in markers])
     known = {marker: tokenizer.token_to_id(marker) for marker in markers}
     form = MessageFormat(PARSERS[family], ("f", "g"), reasoning=THINK if thinks else None, markers=known)
-    tools = OfferedTools({"f": SCHEMA, "g": {"type": "object"}}, frozenset("f"), must_call, parallel=False)
+    tools = OfferedTools({"f": SCHEMA, "g": {"type": "object"}}, frozenset("f"), must_call, parallel=parallel)
     grammar = grammar_of(tools, form, answer)
     return grammar and after_reasoning(grammar, form), tokenizer
 
@@ -107,6 +112,16 @@ def test_with_a_format_a_message_is_calls_or_an_answer(
     assert not allows(call.replace("1", '"one"')), "the arguments break the schema"
     assert allows('{"x": "a"}') is not must_call, "a required call lets the format wait"
     assert not allows('{"x": "b"}') and not allows("Hello.") and not allows(f"Hi.{call}")
+
+
+@pytest.mark.parametrize(("family", "separator"), [(ToolFamily.HERMES, "\n"), (ToolFamily.LLAMA3, "; ")])
+def test_a_message_has_several_calls_only_where_the_templates_of_its_family_take_them(
+    family: ToolFamily, separator: str
+) -> None:
+    grammar, tokenizer = made(family, True, must_call=True, thinks=False, parallel=True)
+    assert matches(grammar, tokenizer, CALLS[family])
+    several = matches(grammar, tokenizer, separator.join([CALLS[family]] * 2))
+    assert several is not PARSERS[family].has_one_call
 
 
 def test_a_format_that_spells_calls_describes_them_itself() -> None:

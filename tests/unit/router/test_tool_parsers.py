@@ -38,6 +38,8 @@ CALLS: list[tuple[ToolFamily, str, str, list[tuple[str, str]]]] = [
     (HERMES, "no <tool_cal and </tool_call> call \n", "=", []),
     (LLAMA3, f'{{"name": "f", "parameters": {F[1]}}}; {{"name": "g", "parameters": {{}}}}', "", [F, G]),
     (LLAMA3, '<|python_tag|>{"type": "function", "name": "g", "parameters": {}}', "", [G]),
+    (LLAMA3, '\n{"name": "g", "parameters": {}}\n{"name": "g", "parameters": {}}', "", [G, G]),
+    (LLAMA3, '{"name": "g", "parameters": {}}\n{"name": "no"}', '{"name": "no"}', [G]),
     (LLAMA3, '{"name": "Bob", "age": 3}', "=", []),
     (LLAMA3, "<|python_tag|>print(1)", "=", []),
     (LLAMA3, ' hi {"name": "g", "parameters": {}}', "=", []),
