@@ -1,10 +1,8 @@
 """Compare plain, exact, FLy, and FLy with sub-drafter on the shipped tasks, interleaved task by task."""
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import median
 from typing import TypeVar
 from uuid import uuid4
@@ -230,9 +228,3 @@ def run(client: Client, tasks: Sequence[Task], console: Console) -> tuple[list[S
         "measurements": {setting: [asdict(run) for run in measured] for setting, measured in runs.items()},
     }
     return summaries, report
-
-
-def write_report(report: dict[str, object], path: Path) -> None:
-    """Write the report as JSON."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

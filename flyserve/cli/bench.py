@@ -1,5 +1,6 @@
 """`flyserve bench`: plain decoding against exact speculation, FLy, and FLy with sub-drafter."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from flyserve.cli.up import running
 from flyserve.client import Client
 from flyserve.core.errors import START_FIRST, ConfigError
 from flyserve.server import demo_file
+from flyserve.whole_file import write_whole
 
 DEFAULT_PROBLEMS = 60
 """Shipped problems to send, unless a number is given."""
@@ -52,7 +54,7 @@ def bench(
 ) -> None:
     """Compare the ways of decoding on held-out tasks or on your own prompts, and print a table."""
     with reported_errors(START_FIRST):
-        from flyserve.bench.comparison import comparison_table, notes, run, write_report
+        from flyserve.bench.comparison import comparison_table, notes, run
         from flyserve.bench.tasks import load_tasks, own_tasks
 
         wanted = problems or DEFAULT_PROBLEMS
@@ -61,11 +63,11 @@ def bench(
             raise ConfigError(f"--problems: is {wanted}, must be at most {len(tasks)}")
         with served_at(address, verbose) as served, Client(served) as client:
             summaries, data = run(client, tasks, messages())
-        if report is not None:
-            write_report(data, report)
         output().print(comparison_table(summaries))
         for note in notes(summaries):
             output().print(note, markup=False)
+        if report is not None:
+            write_whole(report, json.dumps(data, indent=1) + "\n")
 
 
 @contextmanager

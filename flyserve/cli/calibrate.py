@@ -118,15 +118,15 @@ def calibrate(
 
 
 def _show(rows: Sequence["Row"], num_prompts: int, chart: Path | None) -> None:
-    """Print the frontier, and write its chart."""
+    """Print the frontier, then write its chart."""
     from flyserve.calibration.shown import frontier_chart, notes, tables
 
-    if chart is not None:
-        write_whole(chart, frontier_chart(rows))
     for table in tables(rows, num_prompts):
         output().print(table)
     for note in notes(rows):
         output().print(note, markup=False)
+    if chart is not None:
+        write_whole(chart, frontier_chart(rows))
 
 
 def _writer(options: WriteOptions) -> Callable[[Sequence["Row"]], None] | None:

@@ -7,16 +7,16 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
-from rich.live import Live
 from rich.text import Text
 
 from flyserve.cli.groups import grouped
 from flyserve.cli.options import ConnectionOptions, time_option
 from flyserve.cli.show import print_json, to_plain
 from flyserve.cli.terminal import output, reported_errors
+from flyserve.cli.watching import keep_watching, ticks
 from flyserve.client import Client
 from flyserve.core.break_even import break_even
-from flyserve.core.errors import START_FIRST, FlyServeError
+from flyserve.core.errors import START_FIRST
 from flyserve.core.messages import ModelInfo
 from flyserve.core.presets import PRESETS
 from flyserve.core.request import SpeculationParams
@@ -56,10 +56,10 @@ def info(
             look = read_status(client, timeout_s)
             print_json(look) if as_json else output().print(view(look))
         elif as_json:
-            for _ in _ticks(every_s):
+            for _ in ticks(every_s):
                 print_json(read_status(client, timeout_s))
         else:
-            _watch(client, timeout_s, every_s)
+            keep_watching(lambda: view(read_status(client, timeout_s)), every_s)
 
 
 def read_status(client: Client, timeout_s: float) -> Status:
@@ -81,38 +81,6 @@ def view(status: Status) -> RenderableType:
         _pairs("by default", _defaults(deployment.default_speculation)),
         _pairs("at most", _limits(deployment)),
     )
-
-
-def _watch(client: Client, timeout_s: float, every_s: float) -> None:
-    """Keep the picture up to date, or print one after the other if there is no terminal.
-
-    A deployment that does not answer is shown as unavailable until it answers again.
-    """
-    console = output()
-    looks = (_look(client, timeout_s) for _ in _ticks(every_s))
-    if not console.is_terminal:
-        for look in looks:
-            console.print(look)
-            console.file.flush()
-        return
-    with Live(console=console, auto_refresh=False) as live:
-        for look in looks:
-            live.update(look, refresh=True)
-
-
-def _look(client: Client, timeout_s: float) -> RenderableType:
-    """Return the picture at this moment."""
-    try:
-        shown = view(read_status(client, timeout_s))
-    except FlyServeError as error:
-        shown = Text(f"unavailable: {error}", style="red")
-    return Group(Text(time.strftime("%H:%M:%S"), style="dim"), shown)
-
-
-def _ticks(every_s: float) -> Iterator[None]:
-    while True:
-        yield
-        time.sleep(every_s)
 
 
 def _model(tier: str, model: ModelInfo | None) -> Text:

@@ -104,6 +104,7 @@ def messages() -> SafeConsole:
 def reported_errors(remedy: str = "") -> Iterator[None]:
     """Report an expected error as one line on stderr and an exit status for its kind; 130 for Ctrl-C.
 
+    An error of the system that names a file is the file's: Python's own checks of paths raise it, too.
     `remedy` is the advice if nothing can serve at present.
     """
     try:
@@ -112,6 +113,11 @@ def reported_errors(remedy: str = "") -> Iterator[None]:
     except FlyServeError as error:
         print_error(error, remedy)
         raise typer.Exit(exit_status(error)) from None
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print_error(ConfigError(f"{error.filename}: {error.strerror}"))
+        raise typer.Exit(EXIT_BAD_INPUT) from None
     except KeyboardInterrupt:
         raise typer.Exit(stop_signals.status) from None
 

@@ -10,6 +10,7 @@ from flyserve.core.types import Mode
 from orchestration.deployment.file import Deployment, located_deployment
 from services.common.config import parse
 from services.common.gguf.header import is_gguf
+from services.common.home import expanded
 from services.common.model_source import GGUF_ENGINE, model_folder
 from services.common.sections import advice_on
 from services.common.token_map import token_map_hash
@@ -125,7 +126,7 @@ def one_line_deployment(content: Mapping[str, Any]) -> Deployment:
 
 def _have_other_tokens(target: Path, drafter: Path) -> bool:
     """Compare the tokens of two folders; models of the hub are compared when the router connects."""
-    models = target.expanduser(), drafter.expanduser()
+    models = expanded(target), expanded(drafter)
     if not all(map(_is_here, models)):
         return False
     hashes = {token_map_hash(model_folder(model)) for model in models}
@@ -158,7 +159,7 @@ def _sub_drafter(line: OneLine) -> dict[str, Any]:
 
 def _model(name: str) -> str:
     """Return the absolute path of a folder or a GGUF file, or the name on the hub as it is."""
-    model = Path(name).expanduser()
+    model = expanded(Path(name))
     return str(model.resolve()) if _is_here(model) else name
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from flyserve.core.messages import Role
 from services.common.config import changed_values, parse
+from services.common.home import expanded
 from services.common.security.access_policy import AccessPolicy, service_access_policy
 from services.common.security.config import PublicSecurityConfig, SecurityConfig
 from services.common.security.identity import ROUTER, Identity, certificate_name
@@ -46,8 +47,8 @@ def located(security: PublicSecurityConfig, folder: Path) -> PublicSecurityConfi
     """Return the section with relative paths taken from `folder`; files are opened where they are used."""
     found: dict[str, Any] = {}
     if (tls := security.tls) is not None:
-        files = {file: folder / getattr(tls, file).expanduser() for file in _FILES}
+        files = {file: folder / expanded(getattr(tls, file)) for file in _FILES}
         found["tls"] = tls.model_copy(update=files)
     if (keys := security.auth_tokens_file) is not None:
-        found["auth_tokens_file"] = folder / keys.expanduser()
+        found["auth_tokens_file"] = folder / expanded(keys)
     return security.model_copy(update=found)

@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
+from services.common.home import expanded
+
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _OWN = "flyserve"
 
@@ -56,4 +58,4 @@ def _cache(repository: str) -> Path:
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name
 
-    return Path(constants.HF_HUB_CACHE).expanduser() / repo_folder_name(repo_id=repository, repo_type="model")
+    return expanded(Path(constants.HF_HUB_CACHE)) / repo_folder_name(repo_id=repository, repo_type="model")

@@ -19,6 +19,7 @@ from services.common.fetching.manifest import (
     read_back,
 )
 from services.common.fetching.sources import FolderSource, HubSource, Source
+from services.common.home import expanded
 from services.common.model_source import HUB_FILE, HUB_ID
 
 Report = Callable[[str, int, int], None]
@@ -42,7 +43,7 @@ def canonical_name(model: str) -> str:
         )
     if scheme not in ("", "hf"):
         return model.rstrip("/")
-    if not scheme and (folder := Path(rest).expanduser()).is_dir():
+    if not scheme and (folder := expanded(Path(rest))).is_dir():
         return str(folder.resolve())
     if HUB_FILE.fullmatch(rest) is not None:
         raise ConfigError(f"{model}: is a GGUF file, and pull fills folders: hf download fetches it")

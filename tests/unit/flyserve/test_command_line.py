@@ -1,5 +1,7 @@
+import errno
 import inspect
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -205,8 +207,38 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
         fails_with(run("up", str(path), *ports), f"router.http_port: 127.0.0.1:{port} cannot be bound")
 
 
+@pytest.mark.parametrize("command", ["serve", "up", "apply", "pull"])
+@pytest.mark.parametrize("name", ["x" * 300, "~no-such-user/model"])
+def test_a_name_that_no_file_can_have_is_one_line(command: str, name: str, tmp_path: Path) -> None:
+    copy = (str(tmp_path / "copy"),) if command == "pull" else ()
+    fails_with(run(command, name, *copy), name)
+
+
+def test_a_folder_that_may_not_be_looked_into_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_dir(path: Path) -> bool:
+        if path == tmp_path:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return os.path.isdir(path)
+
+    monkeypatch.setattr(Path, "is_dir", is_dir)
+    fails_with(run("serve", str(tmp_path)), f"{tmp_path}: Permission denied")
+
+
 def test_too_many_problems_name_the_limit(served: tuple[FakeGeneration, str]) -> None:
     fails_with(run("bench", "--problems", "1000000", "--address", served[1]), "--problems", "must be at most")
+
+
+def test_a_report_that_cannot_be_written_costs_no_table(
+    served: tuple[FakeGeneration, str], tmp_path: Path
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "hello"}\n')
+    into = ("--output", str(prompts / "report.json"), "--address", served[1])
+    result = run("bench", "--prompts", str(prompts), *into)
+    fails_with(result, f"{prompts / 'report.json'} cannot be written")
+    assert "tokens/s" in result.stdout
 
 
 def test_pull_fills_a_folder_and_shows_its_progress(tmp_path: Path) -> None:
