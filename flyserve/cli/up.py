@@ -77,8 +77,7 @@ def serve(
     print_notes(deployment, machine)
     if single_process:
         return _serve_single_process(deployment, verbose)
-    num_gpus = len(machine.usable_gpus)
-    running = running_deployment(deployment, startup_timeout_s, verbose, source, num_gpus)
+    running = running_deployment(deployment, startup_timeout_s, verbose, source, machine)
     try:
         serve_until_interrupted(running, partial(print_stopping, deployment), next_step(deployment))
     except KeyboardInterrupt:
@@ -155,8 +154,9 @@ def running(
     verbose: bool = False,
 ) -> Iterator["LocalDeployment"]:
     """Run a deployment file while the block runs, as `running_deployment` does; None keeps a port."""
-    deployment, _ = _loaded(path, grpc_port, http_port)
-    with running_deployment(deployment, startup_timeout_s, verbose, str(path.resolve())) as deployed:
+    deployment, machine = _loaded(path, grpc_port, http_port)
+    source = str(path.resolve())
+    with running_deployment(deployment, startup_timeout_s, verbose, source, machine) as deployed:
         yield deployed
 
 
@@ -190,15 +190,16 @@ def running_deployment(
     startup_timeout_s: float,
     verbose: bool,
     source: str,
-    num_gpus: int | None = None,
+    machine: "Machine | None" = None,
 ) -> Iterator["LocalDeployment"]:
     """Run a deployment while the block runs; print the progress on stderr.
 
-    `verbose` prints what the services log; `source` names the origin of the deployment in its status.
+    `verbose` prints what the services log; `source` names the origin of the deployment in its status;
+    `machine` is the one that it was settled for, if it was.
     """
     from orchestration.local.runner import LocalOptions, local_deployment
 
-    options = LocalOptions(startup_timeout_s=startup_timeout_s, verbose=verbose, num_gpus=num_gpus)
+    options = LocalOptions(startup_timeout_s=startup_timeout_s, verbose=verbose, machine=machine)
     with (
         start_display(messages()) as (show, end),
         local_deployment(deployment, show, options, source) as deployed,

@@ -1,5 +1,6 @@
 """Precedence: a lost replica gets its room back before others that wait for room are started. Pure."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from orchestration.control.cluster_state import ClusterState
@@ -15,20 +16,22 @@ _MAX_FAILURES = 3
 def deferred(desired: Sequence[ReplicaSpec], cluster: ClusterState, now: float) -> Mapping[str, str]:
     """Return the replicas whose start must wait, each with the lost replica that comes first.
 
-    A lost replica comes first until it has found room again. Replicas wait for it that were not lost, are
-    not running or placed, and ask for every resource that it needs: they would take its room.
+    A lost replica comes first until it has found room again. Replicas wait for it that were not lost, have
+    only instances that start, and ask for every resource that it needs: they would take its room. One that is
+    replaced does not wait: its predecessor serves, or has just left room of its own.
     """
-    instances: dict[str, list[Instance]] = {}
+    instances: defaultdict[str, list[Instance]] = defaultdict(list)
     for instance in cluster.instances.values():
-        instances.setdefault(instance.key.replica, []).append(instance)
-    lost = [spec for spec in desired if _is_restarting(spec, cluster, instances.get(spec.replica, []), now)]
-    return dict(_waiting(desired, cluster, lost))
+        instances[instance.key.replica].append(instance)
+    lost = [spec for spec in desired if _is_restarting(spec, cluster, instances[spec.replica], now)]
+    new = [spec for spec in desired if all(i.phase is Phase.STARTING for i in instances[spec.replica])]
+    return dict(_waiting(new, cluster, lost))
 
 
 def _waiting(
-    desired: Sequence[ReplicaSpec], cluster: ClusterState, lost: Sequence[ReplicaSpec]
+    new: Sequence[ReplicaSpec], cluster: ClusterState, lost: Sequence[ReplicaSpec]
 ) -> Iterator[tuple[str, str]]:
-    for spec in desired:
+    for spec in new:
         if not cluster.history(spec.replica).fault:
             rival = next((other for other in lost if other.resources.keys() <= spec.resources.keys()), None)
             if rival is not None:

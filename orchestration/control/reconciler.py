@@ -14,6 +14,8 @@ UNREACHABLE_S = 5.0
 """An instance that has not answered for this long is stopped, and its replica restarted."""
 _DRAIN_MARGIN_S = 10.0
 """An instance that still drains this long after its drain timeout is stopped."""
+NO_ROOM_S = 600.0
+"""A successor without room for this long gets that of its predecessor, if others of the tier serve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,8 @@ def decide(
     To replace a replica whose spec has changed, another instance is started next to it; the old one drains
     once the new one serves. Each tier has at most `rollout.surge` such extra instances: second instances of a
     replica, or instances of a replica that is no longer desired. Without a surge a replica drains first, one
-    at a time. Starts that wait for room are withdrawn while a lost replica needs that room (`deferred`).
+    at a time, and so does one of several whose successor has found no room for long. Starts that wait for
+    room are withdrawn while a lost replica needs that room (`deferred`).
     """
     waiting = deferred(desired, cluster, now).keys()
     tiers = [_Tier(role, desired, cluster, now, rollout, waiting) for role in Role]
@@ -128,7 +131,7 @@ class _Tier:
             return
         spare = [i for i in outdated if i.phase is Phase.READY][:-1]
         yield from (_drain_or_stop(i) for i in outdated if i.phase is Phase.STARTING or i in spare)
-        if outdated and self._can_replace_in_place(replica):
+        if outdated and self._can_replace_in_place(replica, current):
             self._is_replacing_in_place = True
             yield from (_drain_or_stop(i) for i in outdated if i.phase is not Phase.STARTING)
         if not current and self._may_start(replica):
@@ -148,12 +151,17 @@ class _Tier:
         numbers = ((replica, len(self._present(replica))) for replica in self._by_replica)
         return sum(number - (replica in self._desired) for replica, number in numbers if number)
 
-    def _can_replace_in_place(self, replica: str) -> bool:
-        """Check that there is no surge, no other replacement is going on and all other replicas serve."""
+    def _can_replace_in_place(self, replica: str, current: Sequence[Instance]) -> bool:
+        """Check that a replica may drain before its successor serves, which takes its room at once.
+
+        All other replicas serve, no other replacement is going on, and there is no surge, or no room for it.
+        """
         serving = {i.key.replica for i in self._instances if i.phase is Phase.READY}
-        others = [i for i in self._instances if i.key.replica != replica]
+        others = [i for i in self._instances if i.key.replica != replica and not _has_no_room(i)]
         is_whole = self._desired.keys() - {replica} <= serving and all(i.phase is Phase.READY for i in others)
-        return self._rollout.surge == 0 and not self._is_replacing_in_place and is_whole
+        waits_for_long = any(_has_no_room(i) and self._now - i.since >= NO_ROOM_S for i in current)
+        is_allowed = self._rollout.surge == 0 or (waits_for_long and len(self._desired) > 1)
+        return is_allowed and is_whole and not self._is_replacing_in_place
 
     def _usable(self, replica: str) -> list[Instance]:
         """Return the instances of a replica that serve or may serve later."""
@@ -162,6 +170,11 @@ class _Tier:
     def _present(self, replica: str) -> list[Instance]:
         """Return the instances of a replica that take room."""
         return [i for i in self._by_replica.get(replica, ()) if i.phase is not Phase.LOST]
+
+
+def _has_no_room(instance: Instance) -> bool:
+    """Check that an instance waits for room, and that none was known on any node when it was started."""
+    return instance.phase is Phase.STARTING and bool(instance.waiting_for) and not instance.node
 
 
 def _drain_or_stop(instance: Instance) -> Action:

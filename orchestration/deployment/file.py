@@ -25,6 +25,7 @@ from router.speculation_config import SpeculationConfig
 from services.common.addresses import shared_port_fault
 from services.common.config import Config, load_yaml
 from services.common.gguf.header import is_gguf
+from services.common.home import expanded
 from services.common.model_source import is_hub_id
 from services.common.security.config import PublicSecurityConfig
 from services.common.telemetry.config import TelemetrySection
@@ -57,7 +58,7 @@ class RolloutConfig(Config):
 
     surge: int = Field(1, ge=0, le=64)
     """Instances of a tier that may run in addition to those that they replace. 0 ends a replica before its
-    successor starts, for machines without room for both."""
+    successor starts, for machines without room for both; the default where a machine's GPUs hold no more."""
 
     drain_s: float = Field(300.0, ge=0, le=86_400)
     """Time in seconds that running streams have to finish in a replica or router that is removed."""
@@ -254,4 +255,4 @@ def _located_template(template: Path, path: Path) -> Path:
 
 
 def _candidates(name: Path, path: Path) -> tuple[Path, ...]:
-    return tuple(base / name.expanduser() for base in (path.resolve().parent, APPLICATION_ROOT))
+    return tuple(base / expanded(name) for base in (path.resolve().parent, APPLICATION_ROOT))

@@ -21,6 +21,7 @@ from flyserve.server import use_server
 from flyserve.signals import stop_signals
 from orchestration.deployment.file import APPLICATION_ROOT
 from orchestration.local.ray_settings import loopback_as_address, own_signals, without_messages
+from services.common.machine.machine import Machine
 
 if TYPE_CHECKING:
     import psutil
@@ -222,6 +223,8 @@ class LocalDeploymentInfo(BaseModel, frozen=True):
         ray_address: host:port of Ray's GCS; empty for a single process, which has none.
         address: host:port of the gRPC API; empty until it serves.
         pid: Id of the process that runs the deployment.
+        machine: The machine as it was before the deployment started, for which it was settled; None if it
+            was not.
     """
 
     name: str
@@ -229,13 +232,16 @@ class LocalDeploymentInfo(BaseModel, frozen=True):
     address: str = ""
     token: str
     pid: int
+    machine: Machine | None = None
 
 
-def publish_local_deployment(folder: Path, name: str, ray_address: str, address: str = "") -> None:
+def publish_local_deployment(
+    folder: Path, name: str, ray_address: str, address: str = "", machine: Machine | None = None
+) -> None:
     """Write the info of this process's deployment to its temporary folder, which no other user can read."""
     token = os.environ.get(TOKEN, "")
     info = LocalDeploymentInfo(
-        name=name, ray_address=ray_address, address=address, token=token, pid=os.getpid()
+        name=name, ray_address=ray_address, address=address, token=token, pid=os.getpid(), machine=machine
     )
     (folder / _FILE).write_text(info.model_dump_json(), encoding="utf-8")
 

@@ -36,6 +36,7 @@ from orchestration.ray.controller_client import (
     stop_controller,
 )
 from services.common.loading_progress import VARIABLE, read_progress
+from services.common.machine.machine import Machine
 from services.common.model_source import model_folder
 
 _POLL_S = 0.1
@@ -57,7 +58,7 @@ class LocalOptions:
         startup_timeout_s: Time limit for Ray to start, then for every replica, and then the router, to be
             ready.
         verbose: Print the services' logs.
-        num_gpus: GPUs that the replicas may use; None leaves their number to Ray.
+        machine: The machine that the deployment was settled for; None leaves the number of GPUs to Ray.
     """
 
     actors: Mapping[Role, str] = field(default_factory=lambda: ACTORS)
@@ -65,7 +66,7 @@ class LocalOptions:
     router_restarts: RestartLimit = field(default_factory=RestartLimit)
     startup_timeout_s: float = 600.0
     verbose: bool = False
-    num_gpus: int | None = None
+    machine: Machine | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,16 +162,17 @@ def _start(
     specs = plan(at_its_largest(deployment), "", options.actors)
     num_cpus = logical_cpus(specs, deployment.rollout.surge)
     marks = {spec.node_resource for spec in specs if spec.node_resource is not None}
-    timeout_s = options.startup_timeout_s
+    timeout_s, machine = options.startup_timeout_s, options.machine
+    num_gpus = None if machine is None else len(machine.usable_gpus)
     os.environ[VARIABLE] = str(folder)
     stack.callback(os.environ.pop, VARIABLE, None)
-    ray = local_ray(num_cpus, marks, folder, options.verbose, timeout_s, options.num_gpus)
+    ray = local_ray(num_cpus, marks, folder, options.verbose, timeout_s, num_gpus)
     ray_address = stack.enter_context(ray)
     signals.check()
     controller = create_controller(deployment, "127.0.0.1", options.actors)
     registry = get_result(controller.address.remote(), timeout_s)
     get_result(controller.apply.remote(deployment.model_dump_json(), source, False), timeout_s)
-    publish_local_deployment(folder, deployment.name, ray_address)
+    publish_local_deployment(folder, deployment.name, ray_address, machine=machine)
 
     def report(status: Sequence[ReplicaStatus]) -> None:
         signals.check()
@@ -190,7 +192,7 @@ def _start(
         return service_process(command, os.environ, folder, timeout_s, drain_s + _STOP_TIMEOUT_S)
 
     router = stack.enter_context(SupervisedService(start_router, options.router_restarts))
-    publish_local_deployment(folder, deployment.name, ray_address, router.process.address)
+    publish_local_deployment(folder, deployment.name, ray_address, router.process.address, machine)
     return LocalDeployment(deployment.name, controller, registry, router, signals)
 
 

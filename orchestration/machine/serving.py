@@ -11,8 +11,9 @@ from orchestration.deployment.file import Deployment
 from orchestration.deployment.one_line import OneLine, deployment_content, one_line_deployment
 from orchestration.deployment.tiers import ModelTier
 from orchestration.machine.facts import ModelFacts, read_facts
-from orchestration.machine.settling import Facts, settled, settled_keys
+from orchestration.machine.settling import Facts, settled, settled_keys, settled_rollout
 from services.common.gguf.header import is_gguf
+from services.common.home import expanded
 from services.common.hub import is_hub_name, resolve
 from services.common.machine.machine import Machine, find_machine
 from services.common.model_source import is_hub_id
@@ -58,6 +59,8 @@ def settled_line(given: Mapping[str, Any], machine: Machine) -> tuple[dict[str, 
     found = settled_keys(one_line_deployment(content), machine, facts)
     for role, keys in found.items():
         content[role.value] = {**content[role.value], **keys}
+    if rollout := settled_rollout(one_line_deployment(content), len(machine.usable_gpus)):
+        content["rollout"] = rollout
     return content, one_line_deployment(content)
 
 
@@ -77,7 +80,7 @@ def known_facts(deployment: Deployment) -> Facts:
 
 def _named(name: str, role: Role) -> tuple[str, ModelFacts]:
     """Return a folder, a file, or a name of the hub with its commit, and the properties of the model."""
-    folder = Path(name).expanduser()
+    folder = expanded(Path(name))
     if folder.is_dir() or (is_gguf(folder) and folder.is_file()):
         return name, read_facts(folder)
     if is_hub_name(name):

@@ -5,7 +5,9 @@ from typing import Any
 
 from flyserve.core.errors import ConfigError
 from flyserve.core.messages import Role
+from orchestration.control.gpus import fit_on_gpus
 from orchestration.deployment.file import Deployment
+from orchestration.deployment.scaling import at_its_largest
 from orchestration.deployment.tiers import BuiltinTier, LlamaCppTier, ModelTier, VllmTier
 from orchestration.machine.facts import ModelFacts
 from orchestration.machine.layout import Demand, Share, divide
@@ -34,7 +36,21 @@ def settled(deployment: Deployment, machine: Machine, facts: Facts) -> Deploymen
         role.value: parse(type(tier), tier.model_dump(mode="json") | dict(changes[role]), role.value)
         for role, tier in _model_tiers(deployment).items()
     }
-    return deployment.model_copy(update=tiers)
+    return _with_rollout(deployment.model_copy(update=tiers), len(machine.usable_gpus))
+
+
+def settled_rollout(deployment: Deployment, num_gpus: float) -> dict[str, int]:
+    """Return `surge` as 0 where one machine's GPUs hold all replicas, but not one successor more.
+
+    With a surge, a replacement would wait for a GPU for ever. A number of the file stays.
+    """
+    tiers, largest = _model_tiers(deployment), _model_tiers(at_its_largest(deployment))
+    successors = [_gpus(tier, 1) for tier in largest.values() if tier.num_gpus]
+    running = [asked for tier in largest.values() for asked in _gpus(tier, tier.replicas)]
+    has_room = all(fit_on_gpus(num_gpus, running + one) for one in successors)
+    fits = fit_on_gpus(num_gpus, [asked for tier in tiers.values() for asked in _gpus(tier, tier.replicas)])
+    is_open = "surge" not in deployment.rollout.model_fields_set
+    return {"surge": 0} if is_open and fits and not has_room else {}
 
 
 def settled_keys(deployment: Deployment, machine: Machine, facts: Facts) -> Keys:
@@ -59,15 +75,19 @@ def settled_keys(deployment: Deployment, machine: Machine, facts: Facts) -> Keys
     return found
 
 
-def settled_on_cluster(deployment: Deployment, num_gpus: float) -> Deployment:
-    """Return the deployment with `gpus: auto` as 1 on a cluster with GPUs, else 0; threads stay `auto`."""
-    gpus = {"gpus": 1.0 if num_gpus else 0.0}
+def settled_on_cluster(deployment: Deployment, gpus_of_nodes: Sequence[float]) -> Deployment:
+    """Return the deployment with `gpus: auto` as 1 on a cluster with GPUs, else 0; threads stay `auto`.
+
+    A cluster of one node is a machine, which cannot grow: `surge` is settled, too.
+    """
+    gpus = {"gpus": 1.0 if sum(gpus_of_nodes) else 0.0}
     tiers = {
         role.value: parse(type(tier), tier.model_dump(mode="json") | gpus, role.value)
         for role, tier in _model_tiers(deployment).items()
         if tier.gpus == AUTO
     }
-    return deployment.model_copy(update=tiers)
+    made = deployment.model_copy(update=tiers)
+    return _with_rollout(made, gpus_of_nodes[0]) if len(gpus_of_nodes) == 1 else made
 
 
 def unused_on_cluster(deployment: Deployment, gpus_of_nodes: Sequence[float]) -> Iterator[str]:
@@ -105,6 +125,16 @@ def require_shared_memory(deployment: Deployment, machine: Machine) -> None:
                 f" {(machine.shm_bytes or 0) >> 20} MB, at least {needed >> 20} MB are needed: in a container"
                 " set --shm-size=1g (docker) or an emptyDir of medium Memory at /dev/shm (Kubernetes)"
             )
+
+
+def _with_rollout(deployment: Deployment, num_gpus: float) -> Deployment:
+    rollout = deployment.rollout.model_copy(update=settled_rollout(deployment, num_gpus))
+    return deployment.model_copy(update={"rollout": rollout})
+
+
+def _gpus(tier: ModelTier, replicas: int) -> list[float]:
+    """Return the GPUs that each process of this number of replicas requests."""
+    return [tier.num_gpus] * (tier.num_processes * replicas)
 
 
 def _model_tiers(deployment: Deployment) -> dict[Role, ModelTier]:

@@ -12,8 +12,9 @@ import grpc
 from flyserve.core.errors import ConfigError, NotReady, describe
 from flyserve.server import use_server
 from orchestration.deployment.file import APPLICATION_ROOT
-from orchestration.local.local_ray import TOKEN, find_local_deployment
+from orchestration.local.local_ray import TOKEN, LocalDeploymentInfo, find_local_deployment
 from orchestration.local.ray_settings import loopback_as_address, own_signals, without_messages
+from services.common.home import expanded
 
 _TOKEN_PATH, _TOKEN_FILE = "RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token"
 _GET_ID = "/ray.rpc.NodeInfoGcsService/GetClusterId"
@@ -21,8 +22,8 @@ _ANSWER_TIMEOUT_S = 5.0
 
 
 @contextlib.contextmanager
-def ray_connection(name: str | None, ray_address: str | None) -> Iterator[None]:
-    """Connect to the Ray cluster of a deployment until the block ends.
+def ray_connection(name: str | None, ray_address: str | None) -> Iterator[LocalDeploymentInfo | None]:
+    """Connect to the Ray cluster of a deployment until the block ends; yield its local deployment, if any.
 
     `ray_address` is host:port of Ray's GCS. If absent: RAY_ADDRESS, else the local deployment of this name,
     or the only one, else the Ray node on this machine. The token of a local deployment is found as well.
@@ -53,7 +54,7 @@ def ray_connection(name: str | None, ray_address: str | None) -> Iterator[None]:
         except Exception as error:
             raise NotReady(f"Ray at {address} cannot be used from this machine: {describe(error)}") from None
         try:
-            yield
+            yield local
         finally:
             ray.shutdown()
 
@@ -89,7 +90,7 @@ def _token() -> str:
     """Return the token from the places where Ray looks for it; empty if there is none."""
     if token := os.environ.get(TOKEN):
         return token
-    file = Path(os.environ.get(_TOKEN_PATH, _TOKEN_FILE)).expanduser()
+    file = expanded(Path(os.environ.get(_TOKEN_PATH, _TOKEN_FILE)))
     try:
         return file.read_text(encoding="utf-8").strip()
     except OSError:

@@ -55,6 +55,13 @@ class RayFleet:
         await asyncio.to_thread(self._stop_orphans, {str(key) for key in known})
 
     def _start(self, instance: Instance, registry: str) -> InstanceHandle:
+        try:
+            return self._create(instance, registry)
+        except Exception:
+            self._remove(instance)
+            raise
+
+    def _create(self, instance: Instance, registry: str) -> InstanceHandle:
         spec, name = instance.spec, str(instance.key)
         module, _, class_name = spec.actor.partition(":")
         service = getattr(importlib.import_module(module), class_name)
@@ -74,27 +81,34 @@ class RayFleet:
         return RayInstance(spec, placement, handle, followers)
 
     def _adopt(self, instance: Instance) -> InstanceHandle | None:
-        name, shards = str(instance.key), instance.spec.shards
+        name = str(instance.key)
         try:
             placement = get_placement_group(self._placement_name(name))
-            handles = [self._actor(_actor_name(name, rank)) for rank in range(shards)]
+            handles = [self._actor(_actor_name(name, rank)) for rank in range(instance.spec.shards)]
         except ValueError:
-            # NOTE: the remaining actors would block the next start under this name.
-            for rank in range(shards):
-                self._kill(_actor_name(name, rank))
-            self._remove_placement(name)
+            self._remove(instance)
             return None
         leader, *followers = handles
         return RayInstance(instance.spec, placement, leader, followers, instance.node)
 
+    def _remove(self, instance: Instance) -> None:
+        """End the parts that an instance has left: each would block the next start under its name."""
+        name = str(instance.key)
+        for rank in range(instance.spec.shards):
+            self._kill(_actor_name(name, rank))
+        self._remove_placement(name)
+
     def _stop_orphans(self, known: Collection[str]) -> None:
         for found in list_named_actors(all_namespaces=True):
             name = found["name"]
-            if found["namespace"] == self._namespace and name != CONTROLLER_ACTOR:
-                instance = name.partition("/")[0]
-                if instance not in known:
-                    self._kill(name)
-                    self._remove_placement(instance)
+            is_own = found["namespace"] == self._namespace and name != CONTROLLER_ACTOR
+            if is_own and name.partition("/")[0] not in known:
+                self._kill(name)
+        # NOTE: groups outlive their actors: an earlier controller may have ended between the two.
+        for group in placement_group_table().values():
+            namespace, _, instance = group["name"].partition("/")
+            if namespace == self._namespace and instance not in known and group["state"] != "REMOVED":
+                self._remove_placement(instance)
 
     def _kill(self, name: str) -> None:
         with contextlib.suppress(ValueError):

@@ -29,7 +29,7 @@ def apply_as_job(url: str, file: Path, timeout_s: float, show: Callable[[str], N
         NotReady: The dashboard does not answer in time, or the job does not end in time.
         Unauthenticated: The dashboard does not accept the token.
     """
-    made = load_deployment(file, has_models=False)
+    load_deployment(file, has_models=False)  # a faulty one is reported at once
     # NOTE: without the variable, the actors that the job starts do not run in its working directory.
     options = f"--replace --remote-models --timeout-s {timeout_s:g}"
     command = f"env -u RAY_JOB_CONFIG_JSON_ENV_VAR flyserve apply {_FILE} {options}"
@@ -37,8 +37,12 @@ def apply_as_job(url: str, file: Path, timeout_s: float, show: Callable[[str], N
     with tempfile.TemporaryDirectory(prefix="flyserve-apply-") as folder:
         sent = Path(folder) / _FILE
         sent.touch(mode=0o600)  # NOTE: Ray keeps the mode where it unpacks the folder
-        sent.write_text(made.model_dump_json(exclude_unset=True), encoding="utf-8")
-        client, job = _submitted(url, command, folder, deadline)
+
+        def write() -> None:
+            made = load_deployment(file, has_models=False)
+            sent.write_text(made.model_dump_json(exclude_unset=True), encoding="utf-8")
+
+        client, job = _submitted(url, command, folder, write, deadline)
     status = _end_of(client, url, job, deadline)
     with _translated_errors(url):
         log = client.get_job_logs(job)
@@ -59,8 +63,12 @@ def _end_of(client: Any, url: str, job: str, deadline: float) -> Any:
         time.sleep(_POLL_S)
 
 
-def _submitted(url: str, command: str, folder: str, deadline: float) -> tuple[Any, str]:
+def _submitted(
+    url: str, command: str, folder: str, write: Callable[[], None], deadline: float
+) -> tuple[Any, str]:
     """Submit a job that runs in a copy of `folder`, as soon as the dashboard and its agent answer.
+
+    `write` is called just before: a newer file may have been applied during the wait.
 
     Returns:
         A client and the job's id.
@@ -73,6 +81,7 @@ def _submitted(url: str, command: str, folder: str, deadline: float) -> tuple[An
         try:
             with _translated_errors(url):
                 client = JobSubmissionClient(url)
+                write()
                 return client, client.submit_job(entrypoint=command, runtime_env={"working_dir": folder})
         except NotReady:
             if time.monotonic() > deadline:

@@ -15,6 +15,8 @@ from flyserve.core.errors import NotReady
 
 if TYPE_CHECKING:
     from orchestration.deployment.diff import Report
+    from orchestration.deployment.file import Deployment
+    from orchestration.local.local_ray import LocalDeploymentInfo
 
 _POLL_S = 0.3
 
@@ -59,15 +61,12 @@ def apply(
             return apply_as_job(dashboard, deployment, timeout_s, output().print)
         from orchestration.deployment.file import load_deployment
         from orchestration.deployment.plan import ACTORS
-        from orchestration.machine.settling import settled_on_cluster
         from orchestration.ray.connection import ray_connection
         from orchestration.ray.controller_client import create_controller
 
         made = load_deployment(deployment, has_models=not remote_models)
-        with ray_connection(made.name, ray_address):
-            from orchestration.ray.api import nodes
-
-            made = settled_on_cluster(made, sum(node.resources.get("GPU", 0) for node in nodes()))
+        with ray_connection(made.name, ray_address) as local:
+            made = _settled(made, local)
             controller = create_controller(made, host=None, actors=ACTORS)
             source = str(deployment.resolve())
             report = ask(controller.apply, made.model_dump_json(), source, replace)
@@ -77,6 +76,21 @@ def apply(
             for note in read_status(controller).notes:
                 messages().print(f"warning: {note}", markup=False, style="yellow")
             output().print(f"registry {ask(controller.address)}", markup=False)
+
+
+def _settled(made: "Deployment", local: "LocalDeploymentInfo | None") -> "Deployment":
+    """Return the deployment with numbers in the place of `auto`.
+
+    A file of a local deployment gets those that `flyserve up` gives it, for the same machine as it was before
+    the replicas took their memory: so the file that runs changes nothing.
+    """
+    from orchestration.machine.serving import settled_deployment
+    from orchestration.machine.settling import settled_on_cluster
+    from orchestration.ray.api import nodes
+
+    if local is not None and local.name == made.name and local.machine is not None:
+        return settled_deployment(made, local.machine)
+    return settled_on_cluster(made, [node.resources.get("GPU", 0.0) for node in nodes()])
 
 
 def wait_until_complete(controller: Any, timeout_s: float) -> None:

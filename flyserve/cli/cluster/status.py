@@ -1,18 +1,17 @@
 """`flyserve status`: show every replica of a deployment, live."""
 
-import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Group, RenderableType
-from rich.live import Live
 from rich.text import Text
 
 from flyserve.cli.cluster.connecting import Name, RayAddress, controller_of, read_status
 from flyserve.cli.options import time_option
 from flyserve.cli.show import print_json
 from flyserve.cli.terminal import output, reported_errors
+from flyserve.cli.watching import keep_watching, ticks
 
 if TYPE_CHECKING:
     from flyserve.core.messages import Load
@@ -34,18 +33,14 @@ def status(
 ) -> None:
     """Show a deployment's tiers and replicas: node, state, load, last fault and its remedy."""
     with reported_errors(), controller_of(name, ray_address) as controller:
-        if as_json:
-            print_json(read_status(controller))
-            while watch:
-                time.sleep(every_s)
+        if not watch:
+            look = read_status(controller)
+            print_json(look) if as_json else output().print(status_view(look))
+        elif as_json:
+            for _ in ticks(every_s):
                 print_json(read_status(controller))
-        elif watch:
-            with Live(status_view(read_status(controller)), console=output(), auto_refresh=False) as live:
-                while True:
-                    time.sleep(every_s)
-                    live.update(status_view(read_status(controller)), refresh=True)
         else:
-            output().print(status_view(read_status(controller)))
+            keep_watching(lambda: status_view(read_status(controller)), every_s)
 
 
 _STYLES = {
@@ -82,8 +77,20 @@ def summary(status: "DeploymentStatus") -> str:
 
 
 def is_complete(status: "DeploymentStatus") -> bool:
-    """Return whether all desired replicas serve and no others run."""
-    return all(row.state.value == "ready" and row.is_current for row in status.replicas)
+    """Return whether all desired replicas serve and no others run.
+
+    In an autoscaled tier with `min` of them, one at least, others may wait for room or drain.
+    """
+    enough = {
+        tier.role
+        for tier in status.tiers
+        if (how := tier.autoscaling) is not None and tier.ready >= max(how.min, 1)
+    }
+    return all(
+        (row.state.value == "ready" and row.is_current)
+        or (row.role in enough and row.state.value in ("pending", "draining"))
+        for row in status.replicas
+    )
 
 
 def _replicas(status: "DeploymentStatus") -> Text:

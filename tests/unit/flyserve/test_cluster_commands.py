@@ -6,6 +6,7 @@ import os
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -13,13 +14,21 @@ from typer.testing import CliRunner
 
 from flyserve.cli import app
 from flyserve.cli.cluster import apply, scaling
+from flyserve.cli.cluster import status as status_command
 from flyserve.cli.cluster.scaling import parse_tiers
 from flyserve.cli.cluster.status import is_complete, status_view
-from flyserve.core.errors import ConfigError
+from flyserve.core.errors import ConfigError, NotReady
 from flyserve.core.messages import Load, Role
 from orchestration.control.autoscaler import AutoscalingStatus
+from orchestration.control.instances import Node
 from orchestration.control.status import DeploymentStatus, ReplicaState, ReplicaStatus, TierStatus
+from orchestration.deployment.diff import Report
+from orchestration.deployment.file import Deployment, load_deployment
+from orchestration.deployment.tiers import ModelTier
 from orchestration.local.local_ray import find_local_deployment, publish_local_deployment
+from orchestration.machine.serving import settled_deployment
+from services.common.machine.gpus import Gpu
+from services.common.machine.machine import Machine
 
 READY = ReplicaStatus(
     Role.TARGET,
@@ -71,6 +80,93 @@ def test_a_deployment_is_complete_when_everything_serves_as_it_should() -> None:
     assert is_complete(status(READY))
     assert not is_complete(status(READY, FAILED))
     assert not is_complete(status(replace(READY, is_current=False)))
+
+
+@pytest.mark.parametrize(
+    ("least", "ready", "others", "complete"),
+    [
+        (1, 1, [ReplicaState.PENDING, ReplicaState.PENDING], True),
+        (1, 2, [ReplicaState.DRAINING], True),
+        (2, 1, [ReplicaState.PENDING], False),
+        (0, 0, [ReplicaState.PENDING], False),
+        (1, 1, [ReplicaState.STARTING], False),
+        (1, 1, [ReplicaState.FAILED], False),
+        (None, 1, [ReplicaState.PENDING], False),
+    ],
+)
+def test_an_autoscaled_tier_is_complete_with_its_least_number_while_others_wait_for_room(
+    least: int | None, ready: int, others: list[ReplicaState], complete: bool
+) -> None:
+    how = None if least is None else AutoscalingStatus(least, 8, "load 90%")
+    tiers = (TierStatus(Role.TARGET, ready + len(others), ready, 0, how),)
+    rows = [READY] * ready + [replace(READY, state=state) for state in others]
+    assert is_complete(replace(status(*rows), tiers=tiers)) is complete
+    assert not is_complete(replace(status(*rows, replace(READY, is_current=False)), tiers=tiers))
+
+
+class Applied:
+    """A controller that keeps the deployments that are applied to it."""
+
+    def __init__(self) -> None:
+        self.deployments: list[Deployment] = []
+        self.apply = self.status = self.address = self
+
+    def remote(self, *arguments: Any) -> Any:
+        if not arguments:
+            return status(READY)
+        self.deployments.append(Deployment.model_validate_json(arguments[0]))
+        return Report(is_new=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "surge"), [("main", (0.7, 0.3), 0), ("other", (1, 1), 1)], ids=["its own", "another"]
+)
+def test_a_file_of_a_local_deployment_is_divided_as_up_divided_it(
+    name: str, gpus: tuple[float, float], surge: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(16, 10**11, gpus=(Gpu("GPU-1", 80 * 10**9),), has_cuda=True)
+    folder = tmp_path / "flyserve-1"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    publish_local_deployment(folder, "main", "127.0.0.1:9", machine=machine)
+    local = find_local_deployment(None)
+    controller = Applied()
+    monkeypatch.setattr("orchestration.ray.connection.ray_connection", lambda *_: nullcontext(local))
+    monkeypatch.setattr("orchestration.ray.api.nodes", lambda: (Node("a", "a", {"GPU": 3.0}),))
+    monkeypatch.setattr("orchestration.ray.controller_client.create_controller", lambda *_, **__: controller)
+    monkeypatch.setattr(apply, "ask", lambda method, *arguments: method.remote(*arguments))
+    monkeypatch.setattr(apply, "read_status", lambda controller: status(READY))
+    file = tmp_path / "deployment.yaml"
+    tier = f"{{model: {tmp_path}, gpus: auto}}"
+    file.write_text(f"name: {name}\ntarget: {tier}\ndrafter: {tier}\n")
+    result = CliRunner().invoke(app, ["apply", str(file)])
+    assert result.exit_code == 0, result.stderr
+    (applied,) = controller.deployments
+    found = [tier.gpus for tier in applied.tiers.values() if isinstance(tier, ModelTier)]
+    assert (tuple(found), applied.rollout.surge) == (gpus, surge)
+    if name == "main":
+        assert applied == settled_deployment(load_deployment(file), machine)
+
+
+def test_a_watch_into_a_pipe_outlasts_a_controller_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = iter((status(READY), NotReady("the controller is being restarted"), status(READY)))
+
+    def read_status(controller: None) -> DeploymentStatus:
+        if (look := next(looks, None)) is None:
+            raise KeyboardInterrupt
+        if isinstance(look, NotReady):
+            raise look
+        return look
+
+    monkeypatch.setattr(status_command, "controller_of", lambda *_: nullcontext())
+    monkeypatch.setattr(status_command, "read_status", read_status)
+    result = CliRunner().invoke(app, ["status", "--watch", "--every-s", "0.1"])
+    assert (result.exit_code, result.stderr) == (130, "")
+    shown = [line for line in result.stdout.splitlines() if line.startswith(("main:", "unavailable:"))]
+    head = "main: registry 10.0.0.1:7, controller started 2 times"
+    assert shown == [head, "unavailable: the controller is being restarted", head]
 
 
 def test_the_name_of_an_engine_is_no_markup_in_the_progress(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,17 @@ import pytest
 
 from flyserve.core.errors import ConfigError
 from flyserve.core.messages import ForwardCosts, Role
-from orchestration.deployment.file import Deployment
+from orchestration.deployment.file import Deployment, RolloutConfig
 from orchestration.deployment.plan import plan
 from orchestration.deployment.tiers import ModelTier
 from orchestration.machine.facts import ModelFacts, facts_of
-from orchestration.machine.settling import require_shared_memory, settled, settled_keys, unused
+from orchestration.machine.settling import (
+    require_shared_memory,
+    settled,
+    settled_keys,
+    settled_on_cluster,
+    unused,
+)
 from services.common.config import parse
 from services.common.machine.gpus import Gpu
 from services.common.machine.machine import Machine
@@ -131,6 +137,38 @@ def test_gpus_and_cores_that_are_not_used_are_warned_of() -> None:
     assert cores.startswith("3 of 16 cores compute: set threads: auto")
     assert not list(unused(pair({"gpus": 1}), machine(2)))
     assert not list(unused(settled(pair(_AUTO, _AUTO), machine(), {}), machine()))
+
+
+@pytest.mark.parametrize(
+    ("given", "gpus", "surge"),
+    [
+        (pair(_AUTO, _AUTO), 1, 0),
+        (pair(_AUTO, _AUTO), 4, 0),
+        (pair(_AUTO), 1, 0),
+        (pair({"gpus": 1}), 2, 1),
+        (pair({"gpus": 1, "shards": 2}), 3, 0),
+        (pair({"gpus": 1}, {"gpus": 0.5}), 2, 0),
+        (pair({"gpus": 1}, {}), 1, 0),
+        (pair({"gpus": 1, "autoscaling": {"min": 1, "max": 2}}), 2, 0),
+        (pair({"gpus": 1, "autoscaling": {"min": 1, "max": 2}}), 3, 1),
+        (pair({"gpus": 0}, {"gpus": 0}), 1, 1),
+        (pair({}), 0, 1),
+    ],
+)
+def test_a_replica_ends_before_its_successor_where_no_gpu_is_left(
+    given: Deployment, gpus: int, surge: int
+) -> None:
+    asked = given.model_copy(update={"rollout": RolloutConfig(surge=1)})
+    assert settled(given, machine(gpus), {}).rollout.surge == surge
+    assert settled(asked, machine(gpus), {}).rollout.surge == 1, "the file's number stays"
+
+
+def test_on_a_cluster_only_one_node_decides_about_successors() -> None:
+    one, many = pair({"gpus": 1}), pair(_AUTO)
+    assert settled_on_cluster(one, [1.0]).rollout.surge == 0
+    assert settled_on_cluster(many, [1.0]).rollout.surge == 0
+    assert settled_on_cluster(one, [0.0]).rollout.surge == 1, "its GPUs are still to come"
+    assert settled_on_cluster(one, [0.0, 1.0]).rollout.surge == 1, "a cluster may grow"
 
 
 def test_shards_on_gpus_need_shared_memory() -> None:

@@ -5,12 +5,14 @@ from dataclasses import replace
 from flyserve.core.messages import Role
 from orchestration.control import status
 from orchestration.control.instances import InstanceKey
-from orchestration.control.reconciler import Start, Stop
+from orchestration.control.reconciler import Drain, Start, Stop
 from orchestration.control.status import ReplicaState
+from orchestration.deployment.file import RolloutConfig
 from tests.unit.orchestration.reconciler_rig import Scene, specs
 
 (TARGET,) = specs(1)
 (DRAFTER,) = specs(1, role=Role.DRAFTER)
+(OTHER_DRAFTER,) = specs(1, "b", role=Role.DRAFTER)
 NO_ROOM = "no node has room for 1 CPUs at present"
 
 
@@ -60,6 +62,46 @@ def test_a_replica_that_needs_no_such_resource_is_not_held_up() -> None:
     scene.desired = (gpu, DRAFTER)
     lose_target(scene)
     assert Start(DRAFTER) in scene.decide()
+
+
+def waiting_target(surge: int) -> Scene:
+    """Return a drafter that serves and a lost target that finds no room."""
+    scene = Scene(RolloutConfig(surge=surge)).serve(TARGET, DRAFTER)
+    lose_target(scene)
+    scene.decide()
+    scene.now += 1
+    assert scene.decide() == [Start(TARGET)]
+    scene.cluster.record(InstanceKey("target-0", 2), waiting_for=NO_ROOM)
+    return scene
+
+
+def test_a_replica_that_is_replaced_in_place_starts_again_although_a_lost_one_waits() -> None:
+    """Its room may be too small for the lost one, or be what the lost one waits for."""
+    scene = waiting_target(surge=0)
+    scene.desired = (TARGET, OTHER_DRAFTER)
+    assert scene.decide() == [Drain(InstanceKey("drafter-0", 1))]
+    assert not scene.decide()
+    scene.cluster.mark_lost(InstanceKey("drafter-0", 1), "", scene.now)
+    assert scene.decide() == [Stop(InstanceKey("drafter-0", 1)), Start(OTHER_DRAFTER)]
+    scene.make_ready()
+    assert not scene.decide()
+
+
+def test_a_replica_that_leaves_its_node_starts_again_although_a_lost_one_waits() -> None:
+    scene = waiting_target(surge=1)
+    scene.cluster.mark_for_replacement(InstanceKey("drafter-0", 1))
+    scene.cluster.mark_draining(InstanceKey("drafter-0", 1), scene.now)
+    scene.cluster.mark_lost(InstanceKey("drafter-0", 1), "", scene.now)
+    assert scene.decide() == [Stop(InstanceKey("drafter-0", 1)), Start(DRAFTER)]
+
+
+def test_a_successor_starts_beside_its_predecessor_although_a_lost_one_waits() -> None:
+    scene = waiting_target(surge=1)
+    scene.desired = (TARGET, OTHER_DRAFTER)
+    assert scene.decide() == [Start(OTHER_DRAFTER)]
+    scene.cluster.record(InstanceKey("drafter-0", 2), waiting_for=NO_ROOM)
+    scene.now += 60
+    assert not scene.decide(), "it is not started over and over"
 
 
 def test_a_replica_that_fails_again_and_again_holds_nothing_up() -> None:

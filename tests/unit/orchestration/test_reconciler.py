@@ -7,7 +7,7 @@ import pytest
 from flyserve.core.errors import ConfigError
 from flyserve.core.messages import Role
 from orchestration.control.instances import InstanceKey, Phase
-from orchestration.control.reconciler import UNREACHABLE_S, Drain, Start, Stop
+from orchestration.control.reconciler import NO_ROOM_S, UNREACHABLE_S, Drain, Start, Stop
 from orchestration.control.state_store import PersistedState, from_document, to_document
 from orchestration.deployment.file import RolloutConfig
 from tests.unit.orchestration.reconciler_rig import SURGE, Scene, specs
@@ -39,6 +39,69 @@ def test_without_a_surge_a_replica_drains_before_its_successor_starts() -> None:
     assert not scene.decide()
     scene.make_ready()
     assert scene.decide() == [Drain(InstanceKey("target-1", 1))]
+
+
+def test_a_successor_without_room_for_long_gets_that_of_its_predecessor_while_others_serve() -> None:
+    scene = Scene().serve(*specs(2))
+    new = scene.desired = specs(2, "b")
+    assert scene.decide() == [Start(new[0])]
+    scene.cluster.record(InstanceKey("target-0", 2), waiting_for="no node has room")
+    scene.now += NO_ROOM_S - 1
+    assert not scene.decide()
+    scene.now += 1
+    assert scene.decide() == [Drain(InstanceKey("target-0", 1))]
+    assert not scene.decide()
+    scene.cluster.mark_lost(InstanceKey("target-0", 1), "", scene.now)
+    assert scene.decide() == [Stop(InstanceKey("target-0", 1)), Start(new[1])]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "observed"),
+    [
+        (1, {"waiting_for": "no node has room"}),
+        (2, {"waiting_for": "Ray does not answer", "node": "a"}),
+        (2, {"node": "a"}),
+    ],
+    ids=["the only replica", "a node was found", "it loads its model"],
+)
+def test_a_predecessor_serves_on_where_its_room_would_not_help(
+    replicas: int, observed: dict[str, str]
+) -> None:
+    scene = Scene().serve(*specs(replicas))
+    scene.desired = specs(replicas, "b")
+    scene.decide()
+    scene.cluster.record(InstanceKey("target-0", 2), **observed)
+    scene.now += 10 * NO_ROOM_S
+    assert not scene.decide()
+
+
+def place(scene: Scene, capacity: int) -> None:
+    """Let the instances that have no room wait, and all others serve; end those that drain."""
+    waiting = [key for key, i in scene.cluster.instances.items() if i.phase is Phase.STARTING]
+    for key, instance in list(scene.cluster.instances.items()):
+        if instance.phase is Phase.DRAINING:
+            scene.cluster.mark_lost(key, "", scene.now)
+    free = capacity - len(scene.cluster.instances) + len(waiting)
+    for key in waiting[:free]:
+        scene.cluster.mark_ready(key, f"h:{key}", scene.now)
+    for key in waiting[free:]:
+        scene.cluster.record(key, waiting_for="no node has room")
+
+
+@pytest.mark.parametrize("replicas", [2, 3, 4])
+@pytest.mark.parametrize("surge", [0, 1, 2])
+@pytest.mark.parametrize("spare", [0, 1])
+def test_a_rollout_ends_on_nodes_without_room_for_a_successor(replicas: int, surge: int, spare: int) -> None:
+    scene = Scene(RolloutConfig(surge=surge, drain_s=30)).serve(*specs(replicas))
+    scene.desired = specs(replicas, "b")
+    for _ in range(20 * replicas):
+        scene.decide()
+        place(scene, replicas + spare)
+        serving = {k.replica for k, i in scene.cluster.instances.items() if i.phase is Phase.READY}
+        assert len(serving) >= replicas - 1
+        scene.now += NO_ROOM_S / 2
+    assert not scene.decide()
+    assert [i.spec for _, i in sorted(scene.cluster.instances.items())] == list(scene.desired)
 
 
 def test_a_successor_that_fails_leaves_the_old_ones_alone() -> None:

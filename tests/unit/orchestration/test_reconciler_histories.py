@@ -11,13 +11,13 @@ from flyserve.core.endpoints import Endpoint
 from flyserve.core.messages import Load, Role
 from orchestration.control.cluster_state import ClusterState
 from orchestration.control.instances import Instance, InstanceKey, Phase
-from orchestration.control.reconciler import Drain, Start, apply, decide
+from orchestration.control.reconciler import NO_ROOM_S, Drain, Start, apply, decide
 from orchestration.control.state_store import PersistedState, from_document, to_document
 from orchestration.deployment.file import RolloutConfig
 from orchestration.deployment.plan import ReplicaSpec
 from tests.unit.orchestration.reconciler_rig import SURGE, specs
 
-EVENTS = ("ready", "lost", "rejected", "unreachable", "drained", "marked")
+EVENTS = ("ready", "lost", "rejected", "unreachable", "drained", "marked", "full")
 
 
 class Histories(RuleBasedStateMachine):
@@ -39,7 +39,7 @@ class Histories(RuleBasedStateMachine):
     def want(self, num_targets: int, num_drafters: int, weights: str) -> None:
         self.desired = (*specs(num_drafters, "d", Role.DRAFTER), *specs(num_targets, weights))
 
-    @rule(seconds=st.sampled_from([0.2, 1.0, 7.0, 40.0]))
+    @rule(seconds=st.sampled_from([0.2, 1.0, 7.0, 40.0, NO_ROOM_S]))
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
 
@@ -47,9 +47,10 @@ class Histories(RuleBasedStateMachine):
     def reconcile(self) -> None:
         before = self.extra()
         served = self.served()
+        crowded = self.crowded()
         for action in decide(self.desired, self.cluster, self.now, self.rollout):
             if isinstance(action, Drain):
-                self.check_drain(action.key)
+                self.check_drain(action.key, crowded)
             instance = apply(action, self.cluster, self.now)
             if isinstance(action, Start) and instance is not None:
                 assert instance.key not in self.weights, "a generation was used twice"
@@ -57,17 +58,22 @@ class Histories(RuleBasedStateMachine):
         for role in Role:
             assert self.extra()[role] <= max(self.rollout.surge, before[role])
         lost = (served - self.served()) & self.names()
-        assert not lost or self.rollout.surge == 0
+        assert self.rollout.surge == 0 or lost <= crowded
         assert all(sum(name.startswith(role) for name in lost) <= 1 for role in ("target", "drafter"))
 
-    def check_drain(self, key: InstanceKey) -> None:
-        """Check that an instance drains only while another one of its replica serves, if there is a surge."""
-        if key.replica in self.names() and self.rollout.surge:
+    def check_drain(self, key: InstanceKey, crowded: set[str]) -> None:
+        """Check that an instance drains only while its successor serves, if there is a surge and room."""
+        if key.replica in self.names() - crowded and self.rollout.surge:
             others = [i for k, i in self.cluster.instances.items() if k.replica == key.replica and k != key]
             assert any(i.phase is Phase.READY for i in others)
 
     def names(self) -> set[str]:
         return {spec.replica for spec in self.desired}
+
+    def crowded(self) -> set[str]:
+        """Return the replicas of which an instance has waited for room for long."""
+        found = self.cluster.instances.items()
+        return {key.replica for key, i in found if i.waiting_for and self.now - i.since >= NO_ROOM_S}
 
     def served(self) -> set[str]:
         return {k.replica for k, i in self.cluster.instances.items() if i.phase is Phase.READY}
@@ -105,6 +111,8 @@ class Histories(RuleBasedStateMachine):
                 self.cluster.mark_lost(key, "", self.now)
             case "marked":
                 self.cluster.mark_for_replacement(key)
+            case "full" if self.cluster.instances[key].phase is Phase.STARTING:
+                self.cluster.record(key, waiting_for="no node has room")
 
     @rule()
     def crash(self) -> None:
