@@ -10,11 +10,21 @@ from hypothesis import settings
 
 from orchestration.local.local_ray import prepare_environment
 from services.common.garbage import exempt_from_collection
+from services.common.machine.machine import usable_cores
 from tests.support.xdist_groups import GroupScheduling, rank
 
 # NOTE: continuous integration tries the same examples each time; local runs try new ones.
 settings.register_profile("flyserve", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("flyserve")
+
+# NOTE: what a user's shell sets would change colours, widths, the repository, or the way to loopback.
+for _name in list(os.environ):
+    if _name.startswith("GIT_") or _name in (
+        *("COLUMNS", "LINES", "TERMINAL_WIDTH", "FORCE_COLOR", "NO_COLOR", "PY_COLORS", "GITHUB_ACTIONS"),
+        *("TTY_COMPATIBLE", "TTY_INTERACTIVE", "RAY_ADDRESS", "FLYSERVE_ADDRESS", "FLYSERVE_TOKEN"),
+    ):
+        del os.environ[_name]
+os.environ["no_proxy"] = os.environ["NO_PROXY"] = "127.0.0.1,localhost,::1"
 
 # NOTE: in the background or under `nohup` these are ignored, and so they would be in processes of tests.
 for _number, _handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
@@ -27,7 +37,7 @@ prepare_environment()
 
 def pytest_xdist_auto_num_workers() -> int:
     """Return one more than there are CPUs: tests of whole systems wait much of the time."""
-    return min(8, os.cpu_count() or 1) + 1
+    return min(8, usable_cores()) + 1
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,5 +1,7 @@
 """`make images`: the calls of the container engine, and the error without one."""
 
+import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -19,14 +21,14 @@ def build(
 ) -> tuple[int, str, list[str]]:
     """Run the script where these programs are the container engines; return status, errors and builds."""
     for name in ("bash", "sed", "dirname"):
-        (folder / name).symlink_to(f"/usr/bin/{name}")
+        (folder / name).symlink_to(str(shutil.which(name)))
     for name, program in engines.items():
         (folder / name).write_text(program)
         (folder / name).chmod(0o755)
     calls = folder / "calls"
     calls.touch()
     given = {"PATH": str(folder), "CALLS": str(calls), **environment}
-    done = subprocess.run(["/usr/bin/bash", SCRIPT, *devices], env=given, capture_output=True, text=True)
+    done = subprocess.run([folder / "bash", SCRIPT, *devices], env=given, capture_output=True, text=True)
     builds = [line for line in calls.read_text().splitlines() if line != "info"]
     return done.returncode, done.stderr, builds
 
@@ -85,9 +87,10 @@ def released(folder: Path, version: str = VERSION, changes: str = f"# Changes\n\
     (folder / "helm" / "flyserve").mkdir(parents=True)
     (folder / "helm" / "flyserve" / "Chart.yaml").write_text(f"version: {version}\nappVersion: {version}\n")
     (folder / "CHANGELOG.md").write_text(changes)
+    alone = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
     for command in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message", "All"]):
         named = ["-c", "user.name=Test", "-c", "user.email=test@localhost"]
-        subprocess.run(["git", *named, *command], cwd=folder, check=True)
+        subprocess.run(["git", *named, *command], cwd=folder, check=True, env=alone)
     return folder
 
 

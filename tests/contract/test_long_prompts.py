@@ -9,6 +9,7 @@ import pytest
 
 from flyserve.v1 import generation_pb2 as pb
 from services.common.channel import open_channel
+from services.drafter import sub_drafters
 from tests.contract.router_rig import FLY, Rig, make_request
 from tests.contract.system_rig import INSTANT, whole_system
 from tests.support.loop_monitor import assert_short_pieces
@@ -51,9 +52,14 @@ async def test_a_long_prompt_is_scored_in_short_pieces(model: Path, length: int,
 
 @pytest.mark.parametrize(("length", "num_choices"), [(32_000, 4), (130_000, 1)])
 async def test_no_piece_of_work_on_a_loop_is_long(
-    model: Path, caplog: pytest.LogCaptureFixture, length: int, num_choices: int
+    model: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    length: int,
+    num_choices: int,
 ) -> None:
     caplog.set_level(logging.INFO)
+    monkeypatch.setattr(sub_drafters, "_RESPONSE_TIMEOUT_S", 240.0)
     async with system(model) as rig:
 
         async def generate(attempt: int) -> None:

@@ -44,7 +44,9 @@ async def test_the_page_is_at_the_root(served: HttpRig) -> None:
 async def test_its_files_have_their_types_and_are_not_sent_twice(
     served: HttpRig, suffix: str, kind: str
 ) -> None:
-    for file in STATIC.glob(f"*{suffix}"):
+    files = list(STATIC.glob(f"*{suffix}"))
+    assert files
+    for file in files:
         path = f"/playground/{file.name}"
         response = await served.http.get(path)
         assert response.content == file.read_bytes()

@@ -48,9 +48,26 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "helm get values": (0, "null"),
         "helm upgrade": (1, "Error: image of its running pods would mix: ray.standby"),
         "kubectl get raycluster": (0, "demo-flyserve"),
+        "kubectl get jobs": (
+            0,
+            jobs({"green-apply-3": "Complete", "blue-apply-3": "", "green-apply-2": "Failed"}),
+        ),
     }
     (tmp_path / "answers").write_text(json.dumps(answers))
     return tmp_path
+
+
+def jobs(conditions: dict[str, str]) -> str:
+    """Return what kubectl prints about Jobs, each with the last of its conditions; empty: it runs."""
+    last = {"status": "True", "reason": "BackoffLimitExceeded", "message": "it has reached the limit"}
+    items = [
+        {
+            "metadata": {"name": f"demo-flyserve-{name}-1a2b"},
+            "status": {"conditions": [{"type": "Suspended", "status": "False"}, {**last, "type": condition}]},
+        }
+        for name, condition in conditions.items()
+    ]
+    return json.dumps({"items": items})
 
 
 def calls(folder: Path) -> list[dict[str, Any]]:
@@ -76,6 +93,33 @@ def test_the_command_moves_a_release_and_says_where_it_is(folder: Path) -> None:
     assert upgrades[-1]["values"] == own
     (pods,) = (call["words"] for call in calls(folder) if "pods" in call["words"])
     assert "flyserve.io/role=router,flyserve.io/deployment=demo-flyserve,flyserve.io/color!=green" in pods
+
+
+def test_a_failed_job_is_named_with_its_reason_and_the_release_returns(folder: Path) -> None:
+    answers = json.loads((folder / "answers").read_text())
+    answers["kubectl get jobs"] = (0, jobs({"green-apply-3": "Failed"}))
+    (folder / "answers").write_text(json.dumps(answers))
+    done = CliRunner().invoke(app, ["upgrade", "demo", str(CHART), "--namespace", "serving", "--replace"])
+    assert done.exit_code != 0
+    said = " ".join(done.output.split())
+    assert "job/demo-flyserve-green-apply-3-1a2b: BackoffLimitExceeded: it has reached the limit" in said
+    assert "kubectl -n serving logs job/demo-flyserve-green-apply-3-1a2b; revision 3 runs again" in said
+    assert calls(folder)[-1]["words"][:4] == ["helm", "rollback", "demo", "3"]
+
+
+def test_an_upgrade_in_one_step_waits_for_the_job_and_the_routers(folder: Path) -> None:
+    answers = json.loads((folder / "answers").read_text())
+    del answers["helm upgrade"]
+    answers["kubectl get jobs"] = (0, jobs({"blue-apply-3": "Complete"}))
+    (folder / "answers").write_text(json.dumps(answers))
+    done = CliRunner().invoke(app, ["upgrade", "demo", str(CHART), "--namespace", "serving"])
+    assert done.exit_code == 0, done.output
+    waited = [call["words"][:4] for call in calls(folder) if call["words"][0] == "kubectl"]
+    assert waited == [
+        ["kubectl", "get", "jobs", "--namespace"],
+        ["kubectl", "rollout", "status", "deployment"],
+    ]
+    assert calls(folder)[-1]["words"][-2:] == ["--timeout", "3600s"]
 
 
 @pytest.mark.parametrize("nulls", ["image: {tag: null, digest: null}", "ray:", "{ray: {active: null}}"])

@@ -42,7 +42,7 @@ async def is_freed(engine: ClockEngine) -> bool:
 async def test_an_idle_stream_is_ended(
     channel: grpc.aio.Channel, engine: ClockEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_server, "IDLE_TTL_S", 0.1)
+    monkeypatch.setattr(stream_server, "IDLE_TTL_S", 0.5)
     for messages in [(OPEN,), (OPEN, step(1))]:
         call = RawSequence(channel)
         for message in messages:
@@ -69,7 +69,7 @@ async def test_steps_after_a_close_are_not_answered(channel: grpc.aio.Channel, e
 async def test_a_stream_ends_at_the_deadline_of_its_request_even_if_its_client_does_not_end_it(
     channel: grpc.aio.Channel, engine: ClockEngine
 ) -> None:
-    async with TargetStream(channel, replace(OPENING, deadline_ms=150)) as stream:
+    async with TargetStream(channel, replace(OPENING, deadline_ms=1000)) as stream:
         await stream.verify(TokenSequence(PROMPT), [], len(PROMPT))
         assert await is_freed(engine)
         with pytest.raises((DeadlineExceeded, NotReady)):

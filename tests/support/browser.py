@@ -20,8 +20,9 @@ _FLAGS = (
     "--disable-lcd-text",
 )
 
-# A busy machine may be slow.
-expect.set_options(timeout=240_000)
+TIMEOUT_MS = 240_000
+"""Ends a test that hangs: a busy machine may be slow."""
+expect.set_options(timeout=TIMEOUT_MS)
 
 
 def chromium_path() -> str:
@@ -50,6 +51,7 @@ def chromium() -> Iterator[Browser]:
 def opened(browser: Browser, url: str, **context: Any) -> Iterator[Page]:
     """Open a page in its own profile; errors in its console fail the test."""
     with browser.new_context(**context) as profile:
+        profile.set_default_timeout(TIMEOUT_MS)
         page = profile.new_page()
         complaints: list[str] = []
         page.on("pageerror", lambda error: complaints.append(str(error)))

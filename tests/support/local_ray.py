@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 
 from flyserve.core.messages import Role
@@ -78,12 +77,3 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [flyserve, *arguments], env=environment, capture_output=True, text=True, timeout=HANG_S
     )
-
-
-def pid_listening_at(address: str) -> int:
-    port = int(address.rpartition(":")[2])
-    for process in psutil.Process().children(recursive=True):
-        for connection in process.net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
-                return process.pid
-    raise AssertionError(f"nothing listens at {address}")

@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from flyserve import Client, SpeculationParams
 from flyserve.core.messages import Role
 from flyserve.core.types import Mode
@@ -22,6 +20,7 @@ from orchestration.deployment.plan import ACTORS
 from orchestration.ray.controller_client import create_controller, get_result, stop_controller
 from services.common.config import parse
 from tests.contract.fakes import VOCAB_SIZE, save_tokenizer
+from tests.support.descendants import titled
 from tests.support.local_ray import HANG_S
 from tests.support.ray_nodes import ray_nodes
 
@@ -49,7 +48,7 @@ class Nodes:
     @contextmanager
     def gcs_suspended(self) -> Iterator[None]:
         """Suspend Ray's GCS during the block."""
-        (gcs,) = (p for p in psutil.Process().children(recursive=True) if p.name() == "gcs_server")
+        (gcs,) = titled("gcs_server")
         gcs.suspend()
         try:
             yield
@@ -220,26 +219,6 @@ class Load:
     def close(self) -> None:
         self._pool.shutdown()
         self._client.close()
-
-
-def process_of(name: str) -> psutil.Process:
-    """Return the process of an actor class, found by the title that Ray sets."""
-    (found,) = [
-        process
-        for process in psutil.Process().children(recursive=True)
-        if any(part.startswith(f"ray::{name}") for part in process.cmdline())
-    ]
-    return found
-
-
-def listener_at(address: str) -> psutil.Process:
-    """Return the process of this machine that listens at `address`."""
-    port = int(address.rpartition(":")[2])
-    for process in psutil.Process().children(recursive=True):
-        for connection in process.net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
-                return process
-    raise AssertionError(f"nothing listens at {address}")
 
 
 def run(nodes: Nodes, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

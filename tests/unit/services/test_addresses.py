@@ -1,3 +1,5 @@
+import socket
+
 import pytest
 
 from flyserve.core.errors import ConfigError
@@ -9,6 +11,10 @@ def test_the_interface_towards_loopback_is_loopback() -> None:
     assert interface_towards("localhost:1") in ("127.0.0.1", "[::1]")
 
 
-def test_a_registry_that_cannot_be_reached_is_named() -> None:
+def test_a_registry_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*place: object, **kind: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "unknown")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)  # whatever the resolver of this machine answers
     with pytest.raises(ConfigError, match=r"registry: nowhere\.invalid:7 cannot be reached from here"):
         interface_towards("nowhere.invalid:7")
