@@ -38,8 +38,9 @@ def _measure_pair(part: str, pair: RealPair, plan: Plan, context: Context, sourc
     """Send the prompts in turn; agents continue their own requests, so that a cache can have the prefix."""
     folder = model_folder(pair.target)
     work = draw(source, part, folder, plan.prompts[part], plan.agent_tokens)
-    # NOTE: room for the latest prompt of every way, and of the warm-up, in the cache of prefixes.
-    kv_tokens = 2 * len(MODES) * (max(map(len, work.prompts)) + plan.max_new_tokens)
+    # NOTE: room for the two latest prompts of every way beside the one that runs: what a full cache drops
+    # depends on the order of the ways, and not on drafts.
+    kv_tokens = 3 * len(MODES) * (max(map(len, work.prompts)) + plan.max_new_tokens)
     target, drafter = pair.target_command(kv_tokens), pair.drafter_command(kv_tokens)
     with running_fleets(target, {part: [drafter]}, config={part: {"model": str(folder)}}) as clients:
         client, length = clients[part], plan.max_new_tokens
