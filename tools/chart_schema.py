@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from jsonschema import Draft7Validator
 from pydantic import BaseModel
 
 from orchestration.deployment.file import Deployment
@@ -13,6 +14,7 @@ from services.common.sections import ENGINE, engine_of, keys_of, named_sections,
 
 FOLDER = Path(__file__).parent.parent / "helm"
 OUTPUT = FOLDER / "flyserve" / "values.schema.json"
+VALUES = FOLDER / "flyserve" / "values.yaml"
 CHART_PART = Path(__file__).parent / "chart.schema.yaml"
 
 SETTLED: Mapping[str, str] = {
@@ -42,17 +44,23 @@ def values_schema() -> Schema:
     served = _section([Deployment])
     for key, more in chart["amended"].items():
         _key(served, key).update(more)
-    whole = {
+    values = yaml.safe_load(VALUES.read_text(encoding="utf-8"))
+    pods = _with_required({"properties": _resolved(chart["properties"], chart["shared"])}, values)
+    sections = [
+        key for key, below in served["properties"].items() if values.get(key) and below["type"] == "object"
+    ]
+    made = {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Values of the chart flyserve",
         "type": "object",
         "additionalProperties": False,
-        "required": ["target"],
-        "properties": {**served["properties"], **_resolved(chart["properties"], chart["shared"])},
+        "required": [*sections, *pods["required"]],
+        "properties": {**served["properties"], **pods["properties"]},
     }
+    whole = _removable(made)
     standby = _key(whole, "ray.standby")["properties"]
-    standby["values"] = _overlay(whole, standby["values"])
-    return _removable(whole)
+    standby["values"] = _nullable(_overlay(whole, standby["values"]))
+    return whole
 
 
 def rendered() -> str:
@@ -82,7 +90,7 @@ def _key(schema: Schema, key: str) -> Schema:
 
 
 def _overlay(whole: Schema, values: Schema) -> Schema:
-    """Return the schema of values that are merged over others: copies of keys of `whole`, each with null."""
+    """Return the schema of values that are merged over others: copies of keys of `whole`."""
     made: Schema = {"type": "object", "additionalProperties": False, "properties": {}}
     for key in values["copies"]:
         *sections, name = key.split(".")
@@ -97,20 +105,46 @@ def _overlay(whole: Schema, values: Schema) -> Schema:
                     "properties": {},
                 },
             )
-        place["properties"][name] = _nullable(_removable(_key(whole, key), is_whole=False))
+        place["properties"][name] = _partial(_key(whole, key))
     return {"description": values["description"], **made}
 
 
-def _removable(schema: Schema, is_whole: bool = True) -> Schema:
-    """Return a schema in which each key below may be null unless it is required; of a part none is required.
+def _partial(schema: Schema) -> Schema:
+    """Return a schema of which no key must be there; one that was required may still not be null."""
+    made = {key: value for key, value in schema.items() if key != "required"}
+    for part in made.keys() & {"properties", "patternProperties"}:
+        made[part] = {name: _partial(key) for name, key in made[part].items()}
+    return made
+
+
+def _with_required(schema: Schema, values: Mapping[str, Any]) -> Schema:
+    """Return a section's schema that requires the keys which these values of the chart fill."""
+    below = {
+        key: _with_required(inner, values[key]) if "properties" in inner and key in values else inner
+        for key, inner in schema["properties"].items()
+    }
+    required = [key for key, inner in below.items() if _is_needed(inner, values.get(key))]
+    return {**schema, "properties": below, **({"required": required} if required else {})}
+
+
+def _is_needed(schema: Schema, value: Any) -> bool:
+    """Return True for a section, a number, a switch, and a text that may not be empty."""
+    if value is None or isinstance(value, list) or (isinstance(value, dict) and "properties" not in schema):
+        return False
+    accepts = Draft7Validator(schema).is_valid
+    return not (accepts(None) or accepts(""))
+
+
+def _removable(schema: Schema) -> Schema:
+    """Return a schema in which each key below may be null unless it is required.
 
     Null removes a key: helm does so where the chart has a default, `flyserve.dropNulls` elsewhere.
     """
-    required = schema.get("required", ()) if is_whole else ()
-    made = {key: value for key, value in schema.items() if is_whole or key != "required"}
+    required = schema.get("required", ())
+    made = dict(schema)
     for part in ("properties", "patternProperties"):
         if part in made:
-            below = {name: _removable(key, is_whole) for name, key in made[part].items()}
+            below = {name: _removable(key) for name, key in made[part].items()}
             made[part] = {name: key if name in required else _nullable(key) for name, key in below.items()}
     return made
 

@@ -20,6 +20,10 @@ class CommandFailed(FlyServeError):
     """A command ended with an error; the message is its last output."""
 
 
+class JobFailed(FlyServeError):
+    """A Job has failed; the message has the reason and the command that shows its log."""
+
+
 @dataclass(frozen=True, slots=True)
 class Installed:
     """A release as it is installed."""
@@ -38,13 +42,13 @@ class Release:
     Args:
         name: Name of the release.
         namespace: Its namespace.
-        timeout_s: Time limit of each command that waits for pods.
+        timeout_s: Time limit of the command that waits for routers.
     """
 
     def __init__(self, name: str, namespace: str, timeout_s: float) -> None:
         self._name = name
         self._namespace = namespace
-        self._wait = ("--wait", "--timeout", f"{timeout_s:.0f}s")
+        self._timeout_s = timeout_s
 
     def read(self) -> Installed:
         """Return the release as it is installed."""
@@ -61,16 +65,36 @@ class Release:
         self._upgrade(chart, values, "--dry-run=server")
 
     def upgrade(self, chart: str, values: Values) -> None:
-        """Upgrade, and wait until the Jobs have applied the deployment and the routers are ready."""
-        self._upgrade(chart, values, *self._wait, "--wait-for-jobs")
+        """Upgrade; pods and Jobs that this starts go on.
+
+        NOTE: helm would wait for all of them, those of a broken cluster that is to be replaced included.
+        """
+        self._upgrade(chart, values)
 
     def roll_back(self, revision: int) -> None:
-        """Return to an earlier revision, and wait until its routers are ready."""
-        _run("helm", "rollback", self._name, str(revision), "--namespace", self._namespace, *self._wait)
+        """Return to an earlier revision; pods and Jobs that this starts go on."""
+        _run("helm", "rollback", self._name, str(revision), "--namespace", self._namespace)
 
     def revision(self) -> int:
         """Return the present revision."""
         return int(self._read("metadata")["revision"])
+
+    def unfinished_jobs(self, color: str, revision: int) -> list[str]:
+        """Return the Jobs of a revision that have not applied the deployment to a cluster yet.
+
+        Raises:
+            JobFailed: One of them has failed.
+        """
+        place = ("--namespace", self._namespace, "--selector", f"app.kubernetes.io/instance={self._name}")
+        jobs = json.loads(_run("kubectl", "get", "jobs", *place, "--output", "json"))["items"]
+        of_cluster = [job for job in jobs if f"-{color}-apply-{revision}-" in job["metadata"]["name"]]
+        return [job["metadata"]["name"] for job in of_cluster if not self._has_ended(job)]
+
+    def wait_for_routers(self) -> None:
+        """Wait until all routers are those of the present revision, and ready."""
+        selector = f"app.kubernetes.io/instance={self._name},flyserve.io/role=router"
+        place = ("--namespace", self._namespace, "--selector", selector)
+        _run("kubectl", "rollout", "status", "deployment", *place, "--timeout", f"{self._timeout_s:.0f}s")
 
     def other_routers(self, color: str) -> list[str]:
         """Return the pods of routers, those that end included, that use another cluster than this one."""
@@ -87,6 +111,16 @@ class Release:
             file.write_text(json.dumps(values), encoding="utf-8")
             place = ("--namespace", self._namespace, "--reset-values", "--values", str(file))
             _run("helm", "upgrade", self._name, chart, *place, *flags)
+
+    def _has_ended(self, job: Any) -> bool:
+        """Return True if a Job has succeeded; raise JobFailed if it has failed."""
+        conditions = job.get("status", {}).get("conditions", ())
+        ended = {each["type"]: each for each in conditions if each["status"] == "True"}
+        if failed := ended.get("Failed"):
+            name = job["metadata"]["name"]
+            reason = f"{failed.get('reason')}: {failed.get('message')}"
+            raise JobFailed(f"job/{name}: {reason}: kubectl -n {self._namespace} logs job/{name}")
+        return "Complete" in ended
 
     def _read(self, what: str, *flags: str) -> Any:
         place = ("--namespace", self._namespace, "--output", "json")

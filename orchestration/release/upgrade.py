@@ -6,9 +6,11 @@ from typing import Protocol
 
 from flyserve.core.errors import ConfigError, FlyServeError, NotReady
 from orchestration.release.commands import CommandFailed, Installed, Release, read_chart
-from orchestration.release.values import Steps, Values, merged, plan, with_active, with_tag, without_nulls
+from orchestration.release.values import Steps, Values, as_installed, merged, plan, with_active, with_tag
 
 _POLL_S = 2.0
+_RETRIES = 30
+"""Further tries of a command that fails while it is polled, as while the API server restarts."""
 _WOULD_MIX = "would mix"
 """Words of the chart's refusal to change running pods."""
 
@@ -35,7 +37,7 @@ def upgrade(
         release: The release.
         chart: Folder or name of the chart.
         given: Values that differ from the chart's; None keeps those that the release has.
-        timeout_s: Time limit for old routers to finish their requests.
+        timeout_s: Time limit for a Job to apply the deployment, and for old routers to finish their requests.
         report: Called with a line about each step.
         clock: Time and sleep.
         replace: Replace the running pods of Ray even if they may stay.
@@ -54,9 +56,11 @@ def upgrade(
     if not (_needs_second_cluster(release, chart, own) or replace):
         report("no running pod changes: one step")
         release.upgrade(chart, own)
+        _wait_for_jobs(release, own["ray"]["active"], timeout_s, clock)
+        release.wait_for_routers()
         return
     defaults, app_version = read_chart(chart)
-    before = with_tag(without_nulls(installed.values), installed.app_version)
+    before = with_tag(as_installed(defaults, installed.values, installed.own), installed.app_version)
     after = with_tag(merged(defaults, own), app_version)
     _move(release, chart, plan(before, after, own, defaults), installed, timeout_s, report, clock)
 
@@ -90,12 +94,14 @@ def _move(
         report(f"1/3 start {new} beside {old}")
         release.upgrade(chart, steps.beside)
         both = release.revision()
+        _wait_for_jobs(release, new, timeout_s, clock)
         returns += [
             lambda: _wait_for_routers(release, old, timeout_s, clock),
             lambda: release.roll_back(both),
         ]
         report(f"2/3 move the routers to {new}")
         release.upgrade(chart, steps.swapped)
+        _wait_for_jobs(release, new, timeout_s, clock)
         _wait_for_routers(release, new, timeout_s, clock)
     except FlyServeError as error:
         report(f"failed: return to revision {installed.revision}")
@@ -112,12 +118,35 @@ def _move(
     report(f"done: set ray.active to {new} in your values")
 
 
+def _wait_for_jobs(release: Release, color: str, timeout_s: float, clock: _Clock) -> None:
+    """Wait until all replicas of this cluster serve as the present revision says.
+
+    NOTE: the other cluster may be broken, which can be the reason for the upgrade.
+    """
+    revision = release.revision()
+    _wait(lambda: release.unfinished_jobs(color, revision), f"the Job of {color} has", timeout_s, clock)
+
+
 def _wait_for_routers(release: Release, color: str, timeout_s: float, clock: _Clock) -> None:
-    """Wait until all routers use this cluster: those that end have finished their requests."""
+    """Wait until all routers use this cluster: those that end have finished their requests.
+
+    NOTE: an old router ends only when a new one is ready in its place.
+    """
+    _wait(lambda: release.other_routers(color), "routers of the other cluster have", timeout_s, clock)
+
+
+def _wait(remaining: Callable[[], list[str]], subject: str, timeout_s: float, clock: _Clock) -> None:
     deadline = clock.monotonic() + timeout_s
-    while others := release.other_routers(color):
+    while names := _retried(remaining, clock):
         if clock.monotonic() > deadline:
-            raise NotReady(
-                f"routers of the other cluster have not ended after {timeout_s:g} s: {', '.join(others)}"
-            )
+            raise NotReady(f"{subject} not ended after {timeout_s:g} s: {', '.join(names)}")
         clock.sleep(_POLL_S)
+
+
+def _retried(command: Callable[[], list[str]], clock: _Clock) -> list[str]:
+    for _ in range(_RETRIES):
+        try:
+            return command()
+        except CommandFailed:
+            clock.sleep(_POLL_S)
+    return command()

@@ -20,6 +20,8 @@ _OF_CLUSTERS = (
 """Keys that ray.standby.values takes."""
 _OF_RAY = ("version", "autoscaling", "authSecret", "gcsFaultTolerance")
 """Keys of `ray` that can differ between two clusters."""
+_OPEN = ("requests", "limits", "podSecurityContext", "securityContext")
+"""Mappings of Kubernetes' own keys, which every chart takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,29 @@ def without_nulls(values: Mapping[str, Any]) -> Values:
         for key, value in values.items()
         if value is not None
     }
+
+
+def as_installed(defaults: Values, installed: Values, own: Values) -> Values:
+    """Return the values of an installed release in the keys of another chart.
+
+    A key that only the other chart has is as there. A key that it lacks, and a key that is removed, come from
+    the release's user alone.
+
+    Args:
+        defaults: Values of the other chart by itself.
+        installed: All values of the release.
+        own: Those that its user gave.
+    """
+    made: Values = {}
+    for key in defaults | own:
+        default, value = defaults.get(key), installed.get(key)
+        if key not in defaults or key not in installed:
+            made[key] = own.get(key, default)
+        elif isinstance(default, dict) and isinstance(value, dict) and key not in _OPEN:
+            made[key] = as_installed(default, value, own.get(key) or {})
+        else:
+            made[key] = value
+    return without_nulls(made)
 
 
 def difference(base: Mapping[str, Any], wanted: Mapping[str, Any]) -> Values:

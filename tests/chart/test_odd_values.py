@@ -9,6 +9,11 @@ import pytest
 from tests.chart.charts import objects, one, rendered
 from tools.chart import RAY_API, ChartError, template
 
+ON_VLLM = {
+    "target": {"engine": "vllm"},
+    "image": {"digest": f"sha256:{'a' * 64}"},
+    "pods": {"target": {"image": {"digest": f"sha256:{'b' * 64}"}}},
+}
 REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "metrics on the services' ports": (
         {"telemetry": {"metrics_port": 50000}},
@@ -73,6 +78,35 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"ray": {"standby": {"name": "green", "values": {"target": {"thread": 2}}}}},
         ("ray.standby.values.target", "thread"),
     ),
+    "a request of memory above the limit of the chart": (
+        {"pods": {"target": {"resources": {"requests": {"memory": "8Gi"}}}}},
+        ("pods.target.resources.requests.memory: is 8Gi", "pods.target.resources.limits.memory of 3Gi"),
+    ),
+    "a limit of memory below the request of the chart": (
+        {"pods": {"test": {"resources": {"limits": {"memory": "128Mi"}}}}},
+        ("pods.test.resources.requests.memory: is 256Mi", "pods.test.resources.limits.memory of 128Mi"),
+    ),
+    "a limit of CPUs below those of the replicas": (
+        {"target": {"threads": 4}, "pods": {"target": {"resources": {"limits": {"cpu": "2500m"}}}}},
+        ("pods.target.resources.requests.cpu: is 4", "pods.target.resources.limits.cpu of 2500m", "threads"),
+    ),
+    "a limit of CPUs below those of the replicas of a second cluster": (
+        {
+            "pods": {"drafter": {"resources": {"limits": {"cpu": 2}}}},
+            "ray": {"standby": {"name": "green", "values": {"drafter": {"threads": 3}}}},
+        },
+        ("pods.drafter.resources.requests.cpu: is 3", "pods.drafter.resources.limits.cpu of 2"),
+    ),
+    "a digest of a second cluster on vLLM": (
+        {
+            **ON_VLLM,
+            "ray": {"standby": {"name": "green", "image": {"digest": f"sha256:{'c' * 64}"}}},
+        },
+        (
+            "ray.standby.image.digest: is the image without vLLM",
+            "image.digest and pods.target.image.digest in ray.standby.values",
+        ),
+    ),
     "a second cluster whose GPUs do not fit": (
         {"ray": {"standby": {"name": "green", "values": {"target": {"gpus": 1}}}}},
         ("pods.target.gpus: is 0", "take 1"),
@@ -87,6 +121,27 @@ RENDERED: dict[str, dict[str, Any]] = {
     "no schedule": {"apply": {"repeatSchedule": ""}},
     "empty resources": {"pods": {"target": {"resources": {}}}},
     "no resources": {"pods": {role: {"resources": None} for role in ("target", "head", "router", "apply")}},
+    "requests that equal the limits": {
+        "target": {"threads": 2},
+        "pods": {
+            "router": {"resources": {"requests": {"cpu": "700m"}, "limits": {"cpu": "0.7"}}},
+            "target": {
+                "resources": {"requests": {"memory": "1Gi"}, "limits": {"cpu": 2, "memory": 1073741824}}
+            },
+        },
+    },
+    "digests of a second cluster on vLLM": {
+        **ON_VLLM,
+        "ray": {
+            "standby": {
+                "name": "green",
+                "values": {
+                    "image": {"digest": f"sha256:{'c' * 64}"},
+                    "pods": {"target": {"image": {"digest": f"sha256:{'d' * 64}"}}},
+                },
+            }
+        },
+    },
     "a long name": {"fullnameOverride": "a" * 53},
 }
 

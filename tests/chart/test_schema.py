@@ -80,14 +80,14 @@ def test_a_bare_off_of_yaml_is_taken(tmp_path: Any) -> None:
 
 
 def absent_keys(node: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Return null for every key that may be left out and that these values leave out."""
+    """Return null for every key that may be left out and that these values leave out, or leave empty."""
     made: dict[str, Any] = {}
     for key, inner in node.get("properties", {}).items():
         if key == "standby":
             continue  # its null removes from what it is merged over
         if isinstance(below := values.get(key), dict):
             made[key] = absent_keys(inner, below)
-        elif key not in values and key not in node.get("required", ()):
+        elif below in (None, "", []) and key not in node.get("required", ()):
             made[key] = None
     return made
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestration.release.values import Values, layered, merged, plan, with_tag
+from orchestration.release.values import Values, as_installed, layered, merged, plan, with_tag
 from tests.chart.charts import Manifest, one, rendered
 from tests.support.kubernetes_api import kubernetes_api
 from tools.chart import CHART, NAMESPACE, ChartError
@@ -52,18 +52,33 @@ def router(manifests: list[Manifest]) -> Any:
 
 @pytest.mark.parametrize("case", CHANGES)
 def test_every_step_keeps_the_pods_that_run(case: str, tmp_path: Path) -> None:
-    before, after = CHANGES[case]
+    keep_pods(*CHANGES[case], DEFAULTS, {}, tmp_path)
+
+
+def test_a_chart_with_other_defaults_keeps_them_too(tmp_path: Path) -> None:
+    """The old chart lacks a section, and has keys that the new one refuses, and another limit."""
+    differing = {"pods": {"head": {"resources": {"limits": {"cpu": "3"}}}}, "target": {"max_sequences": 8}}
+    old = layered(DEFAULTS, layered(differing, {"retired": {"enabled": True}, "apply": {"retired": 5}}))
+    del old["checks"]
+    keep_pods({"drafter": None}, {"image": {"tag": "2"}}, old, differing, tmp_path)
+
+
+def keep_pods(before: Values, after: Values, old: Values, differing: Values, tmp_path: Path) -> None:
+    """Follow the steps of an upgrade from a chart with the defaults `old`.
+
+    `differing` are values of this chart that make of it what that one is.
+    """
 
     def upgraded(live: list[Manifest], values: Values) -> list[Manifest]:
         with kubernetes_api(list(clusters(live).values()), NAMESPACE) as server:
             return rendered(tmp_path, values, more=("--dry-run=server", "--kube-apiserver", server))
 
-    installed = rendered(tmp_path, before)
+    installed = rendered(tmp_path, layered(differing, before))
     with pytest.raises(ChartError, match="would mix"):
         upgraded(installed, after)
 
-    whole = [with_tag(merged(DEFAULTS, values), "0.1.0") for values in (before, after)]
-    steps = plan(*whole, after, DEFAULTS)
+    whole = (as_installed(DEFAULTS, merged(old, before), before), merged(DEFAULTS, after))
+    steps = plan(*(with_tag(values, "0.1.0") for values in whole), after, DEFAULTS)
     beside = upgraded(installed, steps.beside)
     swapped = upgraded(beside, steps.swapped)
     alone = upgraded(swapped, steps.alone)

@@ -23,6 +23,7 @@
 {{- include "flyserve.checkKubeRay (checks.kuberay: false skips this)" (dict "root" $own "cluster" $cluster) -}}
 {{- end -}}
 {{- end -}}
+{{- include "flyserve.checkRequests" . -}}
 {{- include "flyserve.checkRunning" (dict "root" . "live" (include "flyserve.liveClusters" . | fromJsonArray)) -}}
 {{- end -}}
 
@@ -198,6 +199,20 @@ NOTE: no rule of the schema: helm lint validates the chart's own values even whe
 {{- end -}}
 {{- if and $secrets.authTokens (not .Values.security.auth_tokens_file) -}}
 {{- fail (printf "security.auth_tokens_file: is null, which accepts every client, but secrets.authTokens is %s: name the file in it, or remove the Secret" $secrets.authTokens) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Kubernetes refuses a pod with a container that requests more than its limit. */}}
+{{- define "flyserve.checkRequests" -}}
+{{- $test := dict "key" "pods.test" "resources" .Values.pods.test.resources -}}
+{{- range $container := include "flyserve.firstContainers" . | fromJsonArray | concat (list $test) -}}
+{{- range $resource, $limit := dig "limits" dict (.resources | default dict) -}}
+{{- $request := include "flyserve.amount" (dict "resources" $container.resources "kind" "requests" "resource" $resource) -}}
+{{- if gt (include "flyserve.quantity" $request | float64) (include "flyserve.quantity" $limit | float64) -}}
+{{- $follows := and (eq $resource "cpu") (regexMatch "target|drafter" $container.key) | ternary ", which follows from the threads of the replicas unless it is given" "" -}}
+{{- fail (printf "%s.resources.requests.%s: is %s, above %s.resources.limits.%s of %v: raise the limit, or lower the request%s" $container.key $resource $request $container.key $resource $limit $follows) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 

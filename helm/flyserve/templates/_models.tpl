@@ -5,7 +5,7 @@
 {{- if .Values.models.persistence.size -}}
 {{- include "flyserve.fullname" . }}-models
 {{- else -}}
-{{- .Values.models.existingClaim -}}
+{{- .Values.models.existingClaim | default "" -}}
 {{- end -}}
 {{- end -}}
 

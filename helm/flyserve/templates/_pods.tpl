@@ -2,7 +2,7 @@
 
 {{/* Labels of a pod: those that objects and policies select it by come last. Arguments: root, role, and more of them. */}}
 {{- define "flyserve.podLabels" -}}
-{{- $labels := merge (dict) (get .root.Values.pods .role | dig "labels" dict) .root.Values.commonLabels -}}
+{{- $labels := merge (dict) (get .root.Values.pods .role | dig "labels" dict) (.root.Values.commonLabels | default dict) -}}
 {{- $own := include "flyserve.selector" .root | fromYaml | merge (dict "flyserve.io/role" .role) (.more | default dict) -}}
 {{- mergeOverwrite $labels $own | toYaml -}}
 {{- end -}}

@@ -54,7 +54,9 @@ Arguments: root, api (grpc or http). */}}
 
 {{- define "flyserve.checkGateway" -}}
 {{- $gateway := .Values.gateway -}}
-{{- $both := concat $gateway.http.hostnames $gateway.grpc.hostnames -}}
+{{- $http := $gateway.http.hostnames | default list -}}
+{{- $grpc := $gateway.grpc.hostnames | default list -}}
+{{- $both := concat $http $grpc -}}
 {{- if $both -}}
 {{- if not (.Capabilities.APIVersions.Has "gateway.networking.k8s.io/v1") -}}
 {{- fail "gateway: this cluster does not know the Gateway API: install it, 1.1 or later, or use ingress; to render without a cluster, add --api-versions gateway.networking.k8s.io/v1" -}}
@@ -62,11 +64,11 @@ Arguments: root, api (grpc or http). */}}
 {{- if not $gateway.parentRefs -}}
 {{- fail "gateway.parentRefs: is empty, but there are hostnames: name the Gateway that serves them" -}}
 {{- end -}}
-{{- if and $gateway.http.hostnames (not .Values.router.http_port) -}}
+{{- if and $http (not .Values.router.http_port) -}}
 {{- fail "gateway.http.hostnames: are set, but router.http_port is null, so that routers serve no HTTP: give a port" -}}
 {{- end -}}
 {{- range $both | uniq -}}
-{{- if and (has . $gateway.http.hostnames) (has . $gateway.grpc.hostnames) -}}
+{{- if and (has . $http) (has . $grpc) -}}
 {{- fail (printf "gateway.grpc.hostnames: %s is one of gateway.http.hostnames, too, and a Gateway accepts only one of two such routes: give each its own" .) -}}
 {{- end -}}
 {{- end -}}

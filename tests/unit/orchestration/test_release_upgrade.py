@@ -1,5 +1,6 @@
 """The order of an upgrade's steps, and the way back from a step that fails."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 import yaml
 
 from flyserve.core.errors import ConfigError, NotReady
-from orchestration.release.commands import CommandFailed, Installed, Release
+from orchestration.release.commands import CommandFailed, Installed, JobFailed, Release
 from orchestration.release.upgrade import upgrade
 from orchestration.release.values import Values
 from tools.chart import CHART
@@ -23,18 +24,27 @@ NEW = {"image": {"tag": "2"}}
 class Rehearsed(Release):
     """A release whose commands are recorded; one of them fails."""
 
-    def __init__(self, refusal: str = MIXES, fails: str = "", values: Values | None = None) -> None:
+    def __init__(
+        self,
+        refusal: str = MIXES,
+        fails: str = "",
+        values: Values | None = None,
+        own: Values | None = None,
+    ) -> None:
         super().__init__("demo", "serving", 5)
         self.calls: list[str] = []
         self.given: list[Values] = []
         self.draining = {"blue": 0, "green": 2}
         """Polls in which a router of the other cluster is still there, by the cluster that all shall use."""
+        self.applying = {"green": 1}
+        """Polls in which the Job of a cluster has not ended; that of another one never ends."""
         self._refusal, self._fails = refusal, fails
         self._values = values or DEFAULTS
+        self._own = {"image": {"tag": "1"}} if own is None else own
         self._revision = 3
 
     def read(self) -> Installed:
-        return Installed(self._revision, "0.1.0", self._values, {"image": {"tag": "1"}})
+        return Installed(self._revision, "0.1.0", self._values, self._own)
 
     def check(self, chart: str, values: Values) -> None:
         self.calls.append("check")
@@ -52,6 +62,16 @@ class Rehearsed(Release):
 
     def revision(self) -> int:
         return self._revision
+
+    def unfinished_jobs(self, color: str, revision: int) -> list[str]:
+        assert revision == self._revision
+        self.calls.append(f"jobs of {color}?")
+        if color in self.applying:
+            self.applying[color] -= 1
+        return [f"{color}-apply"] if self.applying.get(color, 0) >= 0 else []
+
+    def wait_for_routers(self) -> None:
+        self._call("routers ready?")
 
     def other_routers(self, color: str) -> list[str]:
         self.calls.append(f"routers of {color}?")
@@ -100,7 +120,9 @@ def test_the_old_cluster_goes_when_no_router_uses_it_any_more() -> None:
     assert release.calls == [
         "check",
         "upgrade blue green",
+        *["jobs of green?"] * 2,
         "upgrade green blue",
+        "jobs of green?",
         *["routers of green?"] * 3,
         "upgrade green",
     ]
@@ -121,8 +143,9 @@ def test_an_empty_tag_stays_that_of_the_chart_that_installed_it() -> None:
 
 def test_what_changes_no_running_pod_takes_one_step() -> None:
     release = Rehearsed(refusal="")
+    release.applying["blue"] = 0
     run(release, {"router": {"max_queued": 5}})
-    assert release.calls == ["check", "upgrade blue"]
+    assert release.calls == ["check", "upgrade blue", "jobs of blue?", "routers ready?"]
     assert release.given == [{"router": {"max_queued": 5}, "ray": {"active": "blue"}}]
 
 
@@ -149,6 +172,66 @@ def test_a_failed_step_returns_to_what_ran_and_drops_no_cluster_in_use(
     with pytest.raises(CommandFailed, match="timed out; revision 3 runs again"):
         run(release)
     assert release.calls[release.calls.index(fails) + 1 :] == way_back
+
+
+def test_a_job_that_does_not_end_returns_to_what_ran() -> None:
+    release = Rehearsed()
+    release.applying["green"] = 1000
+    with pytest.raises(CommandFailed, match="Job of green has not ended after 60 s: green-apply; revision 3"):
+        run(release)
+    assert release.calls[-2:] == ["jobs of green?", "rollback 3"]
+
+
+def test_a_job_that_fails_ends_the_step_at_once() -> None:
+    class Failing(Rehearsed):
+        def unfinished_jobs(self, color: str, revision: int) -> list[str]:
+            super().unfinished_jobs(color, revision)
+            raise JobFailed("job/green-apply: BackoffLimitExceeded")
+
+    release = Failing()
+    with pytest.raises(CommandFailed, match="BackoffLimitExceeded; revision 3 runs again"):
+        run(release)
+    assert release.calls == ["check", "upgrade blue green", "jobs of green?", "rollback 3"]
+
+
+@pytest.mark.parametrize(("refused", "is_done"), [(5, True), (10_000, False)])
+def test_an_api_server_that_restarts_ends_no_wait(refused: int, is_done: bool) -> None:
+    class Restarting(Rehearsed):
+        def other_routers(self, color: str) -> list[str]:
+            self.polls = getattr(self, "polls", 0) + 1
+            if self.polls <= refused:
+                raise CommandFailed("connection refused")
+            return []
+
+    release = Restarting()
+    if is_done:
+        run(release)
+    else:
+        with pytest.raises(CommandFailed, match="connection refused"):
+            run(release)
+
+
+def test_defaults_of_another_chart_come_and_go_with_it() -> None:
+    old = copy.deepcopy(DEFAULTS)
+    del old["pods"]["router"]["keda"], old["checks"]
+    old["pods"]["router"]["retired"] = old["retired"] = {"by": "the chart"}
+    old["apply"] |= {"retired": 5, "timeoutSeconds": 99}
+    old["pods"]["head"]["resources"]["limits"] = {"memory": "4Gi", "cpu": "3"}
+    own = {"image": {"tag": "1"}, "apply": {"repeatSchedule": None}, "target": {"threads": 3}}
+    del old["apply"]["repeatSchedule"]
+    old["target"]["threads"] = 3
+
+    release = Rehearsed(values=old, own=own)
+    run(release, {"image": {"tag": "2"}})
+    beside, swapped, _ = release.given
+    kept = {"timeoutSeconds": 99, "repeatSchedule": None}
+    assert beside["apply"] == kept and "apply" not in swapped
+    for step in (beside, swapped):
+        assert "retired" not in str(step) and "keda" not in str(step) and "checks" not in step
+    # Limits that run are kept: in one cluster, pods with others would mix with them.
+    assert beside["pods"]["head"]["resources"]["limits"] == {"cpu": "3"}
+    assert swapped["ray"]["standby"]["values"]["pods"]["head"]["resources"]["limits"] == {"cpu": "3"}
+    assert swapped["ray"]["standby"]["values"]["target"] == {"threads": 3}
 
 
 def test_routers_that_do_not_end_return_to_what_ran() -> None:

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestration.release.values import (
+    as_installed,
     difference,
     layered,
     merged,
@@ -39,6 +40,37 @@ def test_null_removes_a_key_and_a_later_file_wins() -> None:
     assert merged(defaults, files) == {"target": {"gpus": 0}, "list": [3]}
     # A later file brings a tier back.
     assert merged(defaults, layered(files, {"drafter": {"model": "n"}}))["drafter"] == {"model": "n"}
+
+
+@given(defaults=TREES, own=TREES)
+def test_an_installed_release_of_the_same_chart_is_as_it_is(defaults: Any, own: Any) -> None:
+    """Helm removes the keys that its user sets to null, and keeps those that are null in the chart."""
+    installed = helm_merged(defaults, own)
+    assert as_installed(defaults, installed, own) == without_nulls(installed) == merged(defaults, own)
+
+
+def helm_merged(defaults: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    made = defaults | {
+        key: helm_merged(defaults[key], value)
+        if isinstance(value, dict) and isinstance(defaults.get(key), dict)
+        else value
+        for key, value in own.items()
+    }
+    return {key: value for key, value in made.items() if value is not None or key not in own}
+
+
+def test_a_key_of_one_chart_alone_follows_that_chart_unless_the_user_gave_it() -> None:
+    old = {"gone": 1, "both": 2, "given": 3, "limits": {"cpu": 1}, "section": {"gone": 1}}
+    new = {"added": 5, "both": 6, "removed": 7, "limits": {"memory": 8}, "section": {"added": 9}, "off": {}}
+    own = {"given": 4, "removed": None}
+    installed = old | {"given": 4, "off": None}
+    assert as_installed(new, installed, own) == {
+        "added": 5,
+        "both": 2,
+        "given": 4,
+        "limits": {"cpu": 1},
+        "section": {"added": 9},
+    }
 
 
 def test_an_empty_tag_is_the_version_that_the_chart_names() -> None:
