@@ -17,6 +17,7 @@ from router.generation.context import RouterContext
 from router.generation.generation import Emit
 from router.generation.observation import observed_request
 from router.replicas.pools import Accepts, any_replica, roomiest, with_room, with_weights
+from router.replicas.replica import Replica
 from router.requests.request import Deadline, PreparedRequest
 from router.requests.validation import check_alone, prepare
 from router.security.callers import current_caller
@@ -205,12 +206,18 @@ class GenerationService:
     def _with_weights(self, request: GenerateRequest, prepared: PreparedRequest) -> PreparedRequest:
         """Return an admitted request with the weights of replicas that have places for it.
 
-        While a deployment gets other weights, its replicas have several.
+        While a deployment gets other weights, its replicas have several; some may be of a model for which the
+        request would have been checked otherwise.
         """
         replicas, accepts = self._context.replicas, self._accepts(request)
         pool = replicas.drafters if request.speculation.mode is Mode.DRAFT else replicas.targets
         has_room = with_room(prepared.needed_tokens(self.limits.default_new_tokens))
-        if (drawn := pool.draw(lambda each: has_room(each) and accepts(each))) is None:
+        checked = {_limits_of(each) for each in pool.ready(with_weights(prepared.weight_fingerprint))}
+
+        def suits(replica: Replica) -> bool:
+            return has_room(replica) and accepts(replica) and (not checked or _limits_of(replica) in checked)
+
+        if (drawn := pool.draw(suits)) is None:
             return prepared
         return replace(prepared, weight_fingerprint=drawn.info.weight_fingerprint)
 
@@ -222,6 +229,11 @@ class GenerationService:
             return prepare(request, context.tokenizer, model, context.config, grammar)
 
         return await off_loop(_cost_s(request.prompt) + _cost_s(request.prediction), prepared)
+
+
+def _limits_of(replica: Replica) -> tuple[bool, int]:
+    """Return what a request is checked against, besides the context."""
+    return bool(replica.info.plain_only), replica.info.vocab_size
 
 
 def _header(request: PreparedRequest) -> Header:

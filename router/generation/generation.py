@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 
+from flyserve.core.errors import NotReady
 from flyserve.core.lookup_benefit import LookupBenefit
 from flyserve.core.response import Chunk, Statistics
 from flyserve.core.round_record import Learner
@@ -55,9 +56,9 @@ async def _decide(response: Response) -> Decision:
     """Decide and record a round; end a response that has tokens and is too long for the replicas left."""
     try:
         round = await response.decide_round()
-    except NoRoom:
+    except NoRoom as error:
         if not response.speculation.statistics.emitted:
-            raise
+            raise NotReady(str(error)) from None
         return response.speculation.end()
     response.recorder.record(round)
     return round.decision

@@ -229,7 +229,8 @@ class ReplicaSession(ABC, Generic[S]):
     def _no_replica(self, accepts: Accepts) -> NotReady | Overloaded:
         """Return the error of a request for which no accepted replica can be picked."""
         alike = self._pool.ready(with_weights(self._weight_fingerprint))
-        if self._is_open_ended and alike and not any(map(self._has_room, alike)):
+        has_begun = self._is_open_ended and not self._least_tokens
+        if has_begun and alike and not any(map(self._has_room, alike)):
             return NoRoom(f"no {self.tier} replica holds {self._needed_tokens} tokens")
         return NotReady(f"no {self.tier} replica is available")
 

@@ -8,7 +8,7 @@ import pytest
 
 from flyserve.v1 import generation_pb2 as pb
 from tests.contract.fakes import FakeDrafter, FakeService, FakeTarget, HashModel, held
-from tests.contract.router_rig import PLAIN, Rig, make_request, running
+from tests.contract.router_rig import EXACT, PLAIN, Rig, make_request, running
 from tests.support.serving import becomes_true
 
 PATIENCE_S = 240
@@ -54,3 +54,12 @@ async def test_a_request_gets_weights_whose_replicas_have_room_for_it(model: Pat
     async with running(model, [small, large]) as rig:
         assert {await weights_of(rig, PLAIN, range(40, 140)) for _ in range(20)} == {"old"}
     assert not small.num_opened
+
+
+async def test_a_request_gets_only_weights_that_it_was_checked_for(model: Path) -> None:
+    """A drafted request is checked for the target with the longest context, which verifies drafts."""
+    drafted = FakeTarget(HashModel(), weight_fingerprint="old")
+    plain_only = FakeTarget(HashModel(context_length=400), weight_fingerprint="new", plain_only="its layers")
+    async with running(model, [drafted, plain_only], [FakeDrafter(HashModel())]) as rig:
+        assert {await weights_of(rig, EXACT) for _ in range(20)} == {"old"}
+    assert not plain_only.num_opened
