@@ -18,7 +18,7 @@ VALIDATOR = Draft7Validator(SCHEMA)
 
 
 def complaints(key: str) -> list[str]:
-    """What the schema says about the chart's values without a key: helm removes those that are null."""
+    """Faults that the schema finds in the values of the chart without a key: helm removes a null one."""
     *sections, name = key.split(".")
     values = copy.deepcopy(VALUES)
     place = values

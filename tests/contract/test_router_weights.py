@@ -23,7 +23,7 @@ async def weights_of(rig: Rig, mode: int, prompt: Sequence[int] = (40, 41)) -> s
 
 
 async def opened(services: Sequence[FakeService], number: int) -> None:
-    """Return when the services have opened so many sequences together."""
+    """Return when the services have opened this number of sequences together."""
     assert await becomes_true(lambda: sum(each.num_opened for each in services) == number, PATIENCE_S)
 
 

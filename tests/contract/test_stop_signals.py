@@ -21,7 +21,7 @@ HANG_S = 800.0
 """Ends a test that hangs; no test depends on its length."""
 AS_PROCESS_1 = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 AS_ROOT_INSIDE = ("--user", "--map-root-user")
-"""What lets a user who is not root do so, on most machines."""
+"""Further words with which a user who is not root may do so, on most machines."""
 
 
 @dataclass(frozen=True, slots=True)
