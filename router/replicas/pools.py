@@ -12,6 +12,9 @@ from router.replicas.replica import Replica
 Accepts = Callable[[Replica], bool]
 """Predicate: return True if a replica can be used."""
 
+_RECHECK_S = 0.1
+"""Time between two looks at replicas that have refused a sequence."""
+
 
 class ReplicaPool:
     """The replicas of one tier that may get new sequences."""
@@ -51,12 +54,13 @@ class ReplicaPool:
         return self._policy.choose(candidates, key) if candidates else None
 
     def draw(self, accepts: Accepts) -> Replica | None:
-        """Return a replica that `pick` could return, drawn in proportion to the free places.
+        """Return a replica that `pick` could return, drawn in proportion to the places, free or not.
 
-        It stands for all replicas with its weights, which so get their share of the requests.
+        It stands for all replicas with its weights, which so get their share of the requests. Weights with
+        which every request fails at once would draw nearly all of them by their free places.
         """
         candidates = self._candidates(accepts)
-        shares = [replica.num_free for replica in candidates]
+        shares = [max(1, replica.places or 0) for replica in candidates]
         return self._source.choices(candidates, shares)[0] if candidates else None
 
     def _candidates(self, accepts: Accepts) -> list[Replica]:
@@ -72,6 +76,14 @@ class ReplicaPool:
         if self._is_required:
             candidates = candidates or usable or ready
         return candidates
+
+    async def wait_for_place(self, accepts: Accepts) -> None:
+        """Wait while all accepted replicas that are ready have refused a sequence.
+
+        The router's queue counts the places of all replicas, also of those that are not accepted.
+        """
+        while (ready := self.ready(accepts)) and all(replica.has_refused for replica in ready):
+            await asyncio.sleep(_RECHECK_S)
 
     async def wait(self, accepts: Accepts, timeout_s: float) -> bool:
         """Wait at most `timeout_s` for an accepted replica; return True if there is one."""

@@ -147,22 +147,20 @@ class Replica:
         have to queue at the replica: otherwise the routers that came first could keep all places.
         """
         most = self.info.max_sequences
-        if self._clock.now() < self._full_until_s:
+        if self.has_refused:
             return self.in_flight
         return max(most - self._others, math.ceil(most * _SHARE_BESIDE_OTHERS)) if most else None
 
     @property
-    def num_free(self) -> int:
-        """Places that this router does not use, at least 1; 1 if their number is unlimited."""
-        return max(1, (self.places or 0) - self.in_flight)
+    def has_refused(self) -> bool:
+        """True if it refused a sequence, none of ours has ended there since, and the delay is not over."""
+        return self._clock.now() < self._full_until_s
 
     @property
     def is_full(self) -> bool:
         """True if another sequence would probably be refused or queued."""
-        if self._clock.now() < self._full_until_s:
-            return True
         most = self.info.max_sequences
-        return bool(most) and self.in_flight + self._others >= most
+        return self.has_refused or (bool(most) and self.in_flight + self._others >= most)
 
     @contextmanager
     def lease(self, cancel_stream: Callable[[], object]) -> Iterator[None]:
