@@ -73,3 +73,15 @@ def test_alert_rules_are_those_of_the_release(tmp_path: Path) -> None:
     monitoring["serviceMonitor"]["enabled"] = False
     for rule in rules():
         assert 'namespace="serving"' in rule["expr"] and "flyserve_io" not in rule["expr"]
+
+
+def test_a_deployment_that_scales_to_zero_has_no_alert_that_it_is_idle(tmp_path: Path) -> None:
+    def alerts(values: dict[str, Any]) -> set[str]:
+        monitored = {"monitoring": {"alerts": {"enabled": True}}, **values}
+        manifests = rendered(tmp_path, monitored, api_versions=(RAY_API, "monitoring.coreos.com/v1"))
+        (group,) = one(manifests, "PrometheusRule")["spec"]["groups"]
+        return {rule["alert"] for rule in group["rules"]}
+
+    always = alerts({"target": {"autoscaling": {"min": 1, "max": 4}}})
+    idle = {"target": {"autoscaling": {"min": 0, "max": 4}}, "router": {"replica_wait_s": 300}}
+    assert always - alerts(idle) == {"FlyServeNoTarget"} and alerts(idle) < always
