@@ -9,14 +9,18 @@ if TYPE_CHECKING:
     from orchestration.deployment.file import Deployment
     from services.common.machine.machine import Machine
 
+_EXACT = "--mode exact (in a file: speculation: {mode: exact})"
 _KEEPS = {
     "fly": (
         "mode fly: about 4% of the tokens are the drafter's own choices (what that keeps, by kind of problem:"
-        " docs/benchmarks/quality.md); to keep every token of the target: --mode exact"
+        f" docs/benchmarks/quality.md); to keep every token of the target: {_EXACT}"
     ),
-    "exact": "mode exact: every token is the target's own; --mode fly is faster, and keeps most of them",
-    "plain": "mode plain: no drafts; --mode exact is faster with the same tokens",
-    "draft": "mode draft: every token is the drafter's own; --mode exact gives those of the target",
+    "exact": (
+        "mode exact: every token is the target's own; --mode fly (in a file: speculation: {mode: fly}) is"
+        " faster, and keeps most of them"
+    ),
+    "plain": f"mode plain: no drafts; {_EXACT} is faster with the same tokens",
+    "draft": f"mode draft: every token is the drafter's own; {_EXACT} gives those of the target",
 }
 
 
@@ -37,7 +41,10 @@ def print_notes(deployment: "Deployment", machine: "Machine") -> None:
 def mode_note(deployment: "Deployment") -> str:
     """Return one line: the mode, what it keeps, and how to change it."""
     if deployment.drafter is None:
-        return "no drafts: every token is the target's own; --draft suffix, or --draft MODEL, makes it faster"
+        return (
+            "no drafts: every token is the target's own; --draft suffix (in a file: drafter:"
+            " {engine: suffix}), or --draft MODEL, makes it faster"
+        )
     return _KEEPS[deployment.speculation.mode.value]
 
 

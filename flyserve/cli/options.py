@@ -110,7 +110,7 @@ class ConnectionOptions:
     timeout_s: Annotated[
         float | None, _connection(min=0.001, max=LONGEST_S, help="Time limit of the call, in seconds.")
     ] = None
-    retries: Annotated[int, _connection(min=0, help="Retries if a router does not answer.")] = 3
+    retries: Annotated[int, _connection(min=0, help="Retries if a router does not answer or is full.")] = 3
     token: Annotated[str | None, _connection(envvar="FLYSERVE_TOKEN", help="Prefer the variable.")] = None
     tls: Annotated[bool, _connection("--tls", help="Encrypt.")] = False
     tls_root: Annotated[

@@ -86,9 +86,15 @@ def test_the_progress_of_a_load_is_the_detail_of_a_replica_that_starts(
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ({}, ("no drafts", "--draft suffix")),
-        ({"drafter": {"engine": "suffix"}}, ("mode fly: about 4%", "quality.md", "--mode exact")),
-        ({"drafter": {"engine": "suffix"}, "speculation": {"mode": "exact"}}, ("every token", "--mode fly")),
+        ({}, ("no drafts", "--draft suffix", "drafter: {engine: suffix}")),
+        (
+            {"drafter": {"engine": "suffix"}},
+            ("mode fly: about 4%", "quality.md", "--mode exact", "speculation: {mode: exact}"),
+        ),
+        (
+            {"drafter": {"engine": "suffix"}, "speculation": {"mode": "exact"}},
+            ("every token", "--mode fly", "speculation: {mode: fly}"),
+        ),
     ],
 )
 def test_the_mode_and_the_next_step_are_said(content: dict[str, Any], words: tuple[str, ...]) -> None:
