@@ -197,8 +197,8 @@ class RouterSection(Config):
     lost if its health probe fails, or if it has answered no other step in that time."""
 
     draft_timeout_s: float = Field(30.0, gt=0)
-    """Time limit of one draft, after which it is not used for some time. It counts as lost if
-    its health probe fails."""
+    """Time limit of one draft, after which another drafter is asked. The slow one counts as lost if its
+    health probe fails, or if it has answered no other step in that time."""
 
     draft_patience: float = Field(1.0, ge=0, allow_inf_nan=False)
     """Time that a round waits for a draft, as a multiple of the time that the draft is expected to save.
@@ -213,8 +213,8 @@ class RouterSection(Config):
     """Time between two health probes of a replica, whatever its streams do."""
 
     probe_timeout_s: float = Field(3.0, gt=0)
-    """Time limit of a health probe; a replica that misses two in a row, and all whose streams are silent,
-    counts as lost."""
+    """Time limit of a health probe; a replica counts as lost if it misses two in a row while all of its
+    streams are silent."""
 
     write_timeout_s: float = Field(60.0, gt=0)
     """Time that a client may take no part of its response before the request is cancelled."""

@@ -519,7 +519,7 @@ class SpeculationParams(_message.Message):
     mode: Global___Mode.ValueType
     """Decoding mode."""
     preset: _builtins.str
-    """Name of the rule that mode fly starts from: official, vllm, paper or flyserve."""
+    """Name of the rule that mode fly starts from: official, vllm, paper, flyserve, or one of the deployment's own."""
     window: _builtins.int
     """Number of draft positions after a mismatch that must match."""
     threshold: _builtins.float
