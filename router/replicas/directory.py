@@ -142,11 +142,15 @@ class ReplicaDirectory:
         """Return the reasons why present drafters cannot draft for `target`."""
         return tuple(misfits((target,), self.drafters.replicas))
 
-    def no_drafter_reason(self, target: Replica) -> str:
-        """Return why `drafter_for` this target returned none."""
+    def no_drafter_reason(self, target: Replica, has_room: Accepts) -> str:
+        """Return why `drafter_for` this target returned none for a sequence; `has_room` accepts for it."""
         if reasons := self.incompatibilities(target):
             return "; ".join(reasons)
-        is_full = any(drafter.is_full for drafter in self.drafters.replicas)
+        drafters = self.drafters.replicas
+        if drafters and not any(map(has_room, drafters)):
+            longest = roomiest(drafters).info.context_length
+            return f"the sequence has reached the drafter's context length of {longest} tokens"
+        is_full = any(drafter.is_full for drafter in drafters)
         return "the drafters are full" if is_full else "no drafter is available"
 
     def _reject_incompatible(self) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from flyserve.core.errors import (
 )
 from flyserve.core.messages import Draft, Verification
 from flyserve.v1 import generation_pb2 as pb
-from tests.contract.fakes import FakeDrafter, FakeService, FakeTarget, HashModel
+from tests.contract.fakes import FakeDrafter, FakeService, FakeTarget, HashModel, held
 from tests.contract.router_rig import EXACT, PLAIN, Rig, ids, make_request, running
 
 ROOT = Path(__file__).parents[2]
@@ -175,6 +176,22 @@ async def test_a_drafter_fails_for_a_target(
         )
 
 
+async def test_a_drafter_whose_answers_never_fit_is_tried_ever_more_rarely(model: Path) -> None:
+    drafter, handshakes = FakeDrafter(HashModel()), list[float]()
+    answer = drafter.Info
+
+    async def info(request: Any, context: Any) -> Any:
+        handshakes.append(time.monotonic())
+        return await answer(request, context)
+
+    drafter.Info = info  # type: ignore[method-assign]
+    fails(drafter, None, lambda number: True)
+    async with running(model, [FakeTarget(HashModel())], [drafter], probe_interval_s=600) as rig:
+        while len(handshakes) < 6:
+            await rig.generate(EXACT)
+    assert handshakes[5] - handshakes[1] > 1.4, "delays of 0.1, 0.2, 0.4 and 0.8 s follow the first retry"
+
+
 @pytest.mark.parametrize(("name", "fault"), CASES, ids=IDS)
 async def test_a_drafter_fails_that_decodes_alone(
     model: Path, caplog: pytest.LogCaptureFixture, name: str, fault: Exception | None
@@ -200,6 +217,33 @@ async def test_a_replica_without_room_for_a_sequence_is_not_asked(model: Path) -
         assert not small.num_opened
         await rig.generate(PLAIN, 20), await rig.generate(PLAIN, 20)
         assert small.num_opened
+
+
+async def test_beyond_the_context_of_its_drafter_a_response_has_drafts_of_another_one(model: Path) -> None:
+    small, roomy = (FakeDrafter(HashModel(agreement=0.9, context_length=length)) for length in (80, 512))
+    async with running(model, [FakeTarget(HashModel())], [small, roomy], balancing="round_robin") as rig:
+        expected = ids(await rig.generate(PLAIN, 100))
+        while not small.num_opened:
+            response = await rig.generate(EXACT, 100)
+            assert ids(response) == expected and not response.warnings
+        assert roomy.num_opened
+        num_opened, prompt = small.num_opened, pb.TokenIds(ids=[40] * 100)
+        for _ in range(2):
+            response = await rig.generate(EXACT, prompt_token_ids=prompt)
+            assert response.statistics.drafted and not response.warnings
+        assert small.num_opened == num_opened
+
+
+async def test_beyond_the_context_of_the_only_drafter_a_response_leaves_its_place(model: Path) -> None:
+    target, drafter = FakeTarget(HashModel()), FakeDrafter(HashModel(agreement=0.0, context_length=80))
+    gate = held(target, first=100)
+    async with asyncio.timeout(EVENT_S), running(model, [target], [drafter]) as rig:
+        call = asyncio.create_task(rig.generate(EXACT, 150))
+        await drafter.all_closed.wait()
+        assert not call.done()
+        gate.set()
+        response = await call
+    assert "reached the drafter's context length of 80 tokens" in response.warnings[0]
 
 
 async def test_a_target_may_answer_less_than_was_drafted(model: Path) -> None:

@@ -10,8 +10,11 @@ from flyserve.v1 import common_pb2
 from tests.contract.fakes import FakeDrafter, FakeTarget, HashModel, closed, held
 from tests.contract.router_rig import EXACT, PLAIN, Rig, assert_kept, ids, make_request, running
 from tests.contract.scripted import LoggingDrafter, LoggingTarget, ScriptedModel
+from tests.support.clock import pass_time
 
 LIMIT_S = 240
+STEP_S = 30.0
+"""A limit of drafts, which none reaches but one that hangs while the test lets time pass."""
 NO_WAIT = {"draft_patience": 0.0}
 """Every draft is late: it arrives while the target decodes without it, if at all."""
 
@@ -35,6 +38,28 @@ async def test_responses_end_though_the_drafter_answers_nothing(
         gate.set()
         assert (await rig.generate(EXACT)).tokens
         assert_kept(caplog)
+
+
+async def test_a_drafter_that_answers_no_draft_is_left_by_all_until_it_does(
+    model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    target, drafter = FakeTarget(HashModel()), FakeDrafter(HashModel())
+    gate = held(drafter)
+    limits = {"draft_timeout_s": STEP_S, "probe_interval_s": 600}
+    async with asyncio.timeout(LIMIT_S), running(model, [target], [drafter], **limits) as rig:
+        calls = [asyncio.create_task(rig.generate(EXACT)) for _ in range(2)]
+        while drafter.num_steps < 2:
+            drafter.stepped.clear()
+            await drafter.stepped.wait()
+        pass_time(STEP_S + 1)
+        await drafter.all_closed.wait()
+        gate.set()
+        responses, num_opened = await asyncio.gather(*calls), drafter.num_opened
+        while drafter.num_opened == num_opened:
+            responses.append(await rig.generate(EXACT))
+    assert len({tuple(ids(response)) for response in responses}) == 1
+    lost = [r for r in caplog.records if r.name.endswith("directory") and r.getMessage().endswith("failed")]
+    assert len(lost) == 1
 
 
 async def test_the_first_token_does_not_wait_for_the_drafter(model: Path) -> None:

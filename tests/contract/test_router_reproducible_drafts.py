@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from flyserve.core.errors import Overloaded
+from flyserve.core.errors import FlyServeError, InternalError, NotReady, Overloaded
 from flyserve.core.messages import Load, Open
 from flyserve.core.request import SamplingParams
 from flyserve.v1 import generation_pb2 as pb
-from tests.contract.fakes import EOS, FakeDrafter, FakeTarget, HashModel, dies_at, held
+from tests.contract.fakes import EOS, FakeDrafter, FakeTarget, HashModel, Script, dies_at, held
 from tests.contract.router_rig import EXACT, FLY, PLAIN, PROMPT, Rig, ids, joined, make_request, running
 from tests.support.official_loop import official_response
 
@@ -101,6 +101,29 @@ async def test_another_replica_continues_after_a_loss(model: Path, tier: str, st
         responses = [await official(rig), await official(rig)]
     assert [ids(response) for response in responses] == [published()] * 2
     assert lost.num_steps == step and not any(response.warnings for response in responses)
+
+
+@pytest.mark.parametrize("fault", [InternalError("NaN"), NotReady("away")], ids=["kept", "probed"])
+async def test_no_round_asks_a_drafter_again_that_failed_while_another_is_left(
+    model: Path, fault: FlyServeError
+) -> None:
+    """Each of these faults leaves the drafter in use, and the policy selects it again."""
+    drafters, failed = [FakeDrafter(DRAFTER_MODEL) for _ in range(3)], list[FakeDrafter]()
+
+    def script(drafter: FakeDrafter) -> Script:
+        async def fail(number: int) -> None:
+            if drafter in failed or len(failed) < 2:
+                failed.append(drafter)
+                raise fault
+
+        return fail
+
+    for each in drafters:
+        each.script = script(each)
+    async with impatient(model, drafters=drafters) as rig:
+        response = await official(rig)
+    assert ids(response) == published() and not response.warnings
+    assert len(failed) == len(set(failed)) == 2
 
 
 async def test_a_response_is_resumed_at_the_end_of_any_chunk(model: Path) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
@@ -13,12 +12,14 @@ from flyserve.core.messages import Draft, Open
 from flyserve.core.round_record import ArrivedDraft
 from flyserve.core.sequence import TokenSequence
 from router.generation.context import RouterContext
+from router.generation.drafts.outstanding import OutstandingDraft
 from router.generation.drafts.source import WantedDraft
 from router.generation.reactions import Reaction, reaction_to
 from router.generation.step_timeout import StepTimeout
 from router.replicas.breaker import Breaker
 from router.replicas.connections import Connection, Connections
 from router.replicas.drafters import Assignment
+from router.replicas.pools import Accepts, with_room
 from router.replicas.replica import Replica
 from router.requests.request import PreparedRequest
 from services.common.streams import DrafterStream
@@ -29,56 +30,13 @@ _MOST_WORK = 30_000
 """Largest count of one draft that is believed: the sum over the longest response has room in 32 bits."""
 
 
-class _Outstanding:
-    """A draft that was requested, at `requested_s` on the event loop's clock, and not taken yet.
-
-    Attributes:
-        result: The draft; None if it failed, or has not arrived.
-        has_ended: True if it has arrived, or has failed.
-    """
-
-    __slots__ = ("_loop", "_waiter", "has_ended", "max_tokens", "replica", "requested_s", "result")
-
-    def __init__(self, replica: Replica, max_tokens: int) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._waiter: asyncio.Future[None] | None = None
-        self.replica = replica
-        self.max_tokens = max_tokens
-        self.requested_s = self._loop.time()
-        self.result: Draft | None = None
-        self.has_ended = False
-
-    def end(self, result: Draft | None) -> None:
-        """Set the result."""
-        self.result, self.has_ended = result, True
-        self._wake()
-
-    async def ends(self, due_s: float) -> None:
-        """Return when it ends, or at `due_s` on the loop's clock; infinity sets no time.
-
-        NOTE: waiting for the task that drafts costs one more iteration of the event loop in every round.
-        """
-        if self.has_ended or due_s <= self._loop.time():
-            return
-        self._waiter = self._loop.create_future()
-        timer = None if math.isinf(due_s) else self._loop.call_at(due_s, self._wake)
-        try:
-            await self._waiter
-        finally:
-            if timer is not None:
-                timer.cancel()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-
 class DrafterSession:
-    """Get drafts from one replica; after its failure from another one, no sooner than the back-off allows.
+    """Get drafts from one replica; after its failure at once from another one, if one has not failed yet.
 
-    One draft is outstanding at a time: `request` one, wait until it `arrives`, and `take` it. A draft that is
-    late goes on in the background. A replica that is full refuses at once, and is avoided until it may have a
-    place again. One that rejects the request itself is not asked again for this response.
+    Those that have failed are asked again if no other is left, no sooner than the back-off allows. One draft
+    is outstanding at a time: `request` one, wait until it `arrives`, and `take` it. A draft that is late goes
+    on in the background. A replica that is full refuses at once, and is avoided until it may have a place
+    again. One that rejects the request itself is not asked again for this response.
 
     Attributes:
         connections: All connections of this response, with their bytes and replays.
@@ -105,7 +63,8 @@ class DrafterSession:
         self._end_at_stop = request.plan.end_at_stop
         self._breaker = Breaker(context.clock)
         self._refusing: list[Replica] = []
-        self._outstanding: _Outstanding | None = None
+        self._failed: set[str] = set()
+        self._outstanding: OutstandingDraft | None = None
         self._task: asyncio.Task[None] | None = None
         self._num_answers = 0
         self._assignment: Assignment | None = None
@@ -142,18 +101,18 @@ class DrafterSession:
 
         No draft may be outstanding.
         """
-        connection = self.connections.current
-        replica = self._pick(wanted.target) if connection is None else connection.replica
+        connection, has_room = self.connections.current, with_room(len(wanted.sequence) + 1)
+        if connection is not None and has_room(connection.replica):
+            replica: Replica | None = connection.replica
+        else:
+            replica = self._pick(wanted.target, has_room)
         if replica is None:
+            if connection is not None:  # without room there, its place is for another sequence
+                self._task = asyncio.create_task(self._leave())
             return False
         if context_length := replica.info.context_length:
             max_tokens = min(max_tokens, context_length - len(wanted.sequence))
-            if max_tokens <= 0:
-                self.fault = (
-                    f"the sequence has reached the drafter's context length of {context_length} tokens"
-                )
-                return False
-        self._outstanding = _Outstanding(replica, max_tokens)
+        self._outstanding = OutstandingDraft(replica, max_tokens)
         self._task = asyncio.create_task(self._draft(self._outstanding, wanted))
         return True
 
@@ -196,14 +155,14 @@ class DrafterSession:
         if self.connections.current is not None:
             self.connections.current.stream.conclude(sequence, decided)
 
-    async def _draft(self, outstanding: _Outstanding, wanted: WantedDraft) -> None:
+    async def _draft(self, outstanding: OutstandingDraft, wanted: WantedDraft) -> None:
         """Get the draft; errors are handled here."""
         result = None
         try:
-            connection = self.connections.current or await self._open(outstanding.replica)
-            draft = await self._step(connection, wanted, outstanding.max_tokens)
-            check_draft(draft, outstanding.max_tokens, wanted.target.info.vocab_size)
-            result = draft
+            connection = self.connections.current
+            if connection is None or connection.replica is not outstanding.replica:
+                connection = await self._open(outstanding.replica)
+            result = await self._step(connection, wanted, outstanding.max_tokens)
         except FlyServeError as error:
             await self._drop(outstanding.replica, error)
         finally:
@@ -212,32 +171,54 @@ class DrafterSession:
     async def _step(
         self, connection: Connection[DrafterStream], wanted: WantedDraft, max_tokens: int
     ) -> Draft:
-        loop = asyncio.get_running_loop()
-        started_s = loop.time()
+        loop, replica = asyncio.get_running_loop(), connection.replica
+        started_s, answers_before = loop.time(), replica.num_answers
         try:
             with self._step_timeout:
                 draft = await connection.stream.draft(
                     wanted.sequence, wanted.decided, max_tokens, self._end_at_stop
                 )
         except TimeoutError:
+            if replica.num_answers == answers_before:
+                replica.fail()
             raise NotReady(f"no answer within {self._timeout_s:g} s (router.draft_timeout_s)") from None
-        connection.replica.record_answer(draft.load)
-        connection.replica.pace.record(loop.time() - started_s, is_usual=self._num_answers > 0)
+        # NOTE: before the answer counts: a replica that never fits its steps must not be tried without delay.
+        check_draft(draft, max_tokens, wanted.target.info.vocab_size)
+        replica.record_answer(draft.load)
+        replica.pace.record(loop.time() - started_s, is_usual=self._num_answers > 0)
         self._num_answers += 1
         return draft
 
     async def _open(self, replica: Replica) -> Connection[DrafterStream]:
+        """Open a stream in place of the one at a replica without room, if there is one."""
+        await self._leave()
         self._num_answers = 0
         return await self.connections.open(replica, DrafterStream(replica.channel, self._make_open()))
 
-    def _pick(self, target: Replica) -> Replica | None:
-        if self._breaker.wait_s:
-            return None
-        found = self._replicas.drafter_for(target, self._key, lambda each: each not in self._refusing)
+    async def _leave(self) -> None:
+        """End the stream at a replica without room, if there is one."""
+        await self.connections.cancel(NotReady("the sequence has reached the drafter's context length"))
+
+    def _pick(self, target: Replica, has_room: Accepts) -> Replica | None:
+        found = self._find(target, has_room)
+        if found is None and self._failed:
+            if self._breaker.wait_s:
+                return None
+            self._failed.clear()
+            found = self._find(target, has_room)
         if found is None and not self._refusing:
-            self.fault = self._replicas.no_drafter_reason(target)
+            self.fault = self._replicas.no_drafter_reason(target, has_room)
         self._assign(found)
         return None if found is None else found.replica
+
+    def _find(self, target: Replica, has_room: Accepts) -> Assignment | None:
+        """Return a drafter with room that has neither refused the request nor failed."""
+        refusing, failed = self._refusing, self._failed
+        return self._replicas.drafter_for(
+            target,
+            self._key,
+            lambda each: each not in refusing and each.address not in failed and has_room(each),
+        )
 
     def _assign(self, assignment: Assignment | None) -> None:
         """Record the acceptance of the drafter's drafts; those of another drafter follow."""
@@ -258,7 +239,7 @@ class DrafterSession:
             self._refusing.append(replica)
             return
         logger.warning("%s failed in mid-stream: %s", replica.name, error)
-        # The first failure delays nothing, because there may be another drafter.
+        self._failed.add(replica.address)
         self._breaker.record_failure()
         if reaction is Reaction.LEAVE:
             replica.is_broken.set()
