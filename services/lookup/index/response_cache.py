@@ -16,6 +16,10 @@ ORDERS = (1, 2, 4, 8, 16)
 _MAX_TRIES = 4
 """Chain links that a look-up follows per position that it wants; n-grams with the same hash share a chain."""
 
+_FEW_RESPONSES, _FEW_TOKENS = 1024, 32
+"""Responses that any cache may hold, and tokens of its limit for each response of a larger one: a response
+and its salt take some hundred bytes beside the tokens."""
+
 MAX_LINKED = 1024
 """Most tokens that one call of `link` adds to the chains: about 2 ms."""
 
@@ -51,6 +55,7 @@ class ResponseCache:
         self.num_tokens = 0
         self._shortest, self._longest = min(orders), max(orders)
         self._num_cells = max_tokens + 1
+        self._most_responses = max(_FEW_RESPONSES, max_tokens // _FEW_TOKENS)
         self._tokens = np.zeros(self._num_cells, np.uint32).data
         self._owners = np.zeros(self._num_cells, np.uint32).data
         self._mask = (1 << max(4, (max_tokens // 2).bit_length())) - 1
@@ -176,7 +181,9 @@ class ResponseCache:
         The length includes the cells skipped at the end of the ring.
         """
         skipped = self._num_cells - self._head if self._head + num_cells > self._num_cells else 0
-        while self._stored and self._span + skipped + num_cells > self._num_cells:
+        while self._stored and (
+            self._span + skipped + num_cells > self._num_cells or len(self._stored) >= self._most_responses
+        ):
             self._evict()
         if not self._stored:
             self._head = self._span = skipped = 0

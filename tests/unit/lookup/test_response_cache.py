@@ -66,6 +66,17 @@ def test_a_full_cache_evicts_no_more_than_necessary() -> None:
     assert cache.num_tokens == 80  # a response of 4 tokens takes 5 cells, one for its separator
 
 
+def test_short_responses_of_many_salts_do_not_exceed_a_number() -> None:
+    """Each response and its salt take memory beside the tokens that the cache is limited to."""
+    for max_tokens, most in ((30_000, 1024), (64_000, 2000)):
+        cache = LinkedCache(max_tokens, ORDERS)
+        for number in range(3000):
+            cache.add([1, 2, number], f"salt {number}")
+        assert len(cache) == most and cache.num_tokens == 3 * most
+        assert cache.followers((1, 2), "salt 2999", ALL) == [2999]
+        assert not cache.followers((1, 2), "salt 0", ALL)
+
+
 def test_a_limit_selects_the_latest() -> None:
     cache = LinkedCache(100, ORDERS)
     for token in (5, 6, 7):
