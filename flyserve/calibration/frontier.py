@@ -137,21 +137,34 @@ def choose(rows: Sequence[Row], keep: float, name: str | None = None) -> Row:
     """Return the named rule, or the fastest that keeps this part of the accuracy in every family.
 
     Raises:
-        ConfigError: No replayed rule has this name, it can only be replayed, or without a name nothing says
-            which responses are right.
+        ConfigError: As `named`; or without a name nothing says which responses are right, or only `exact`
+            keeps the accuracy.
     """
-    if name is None:
-        if not any(row.kept for row in rows):
-            raise ConfigError("--write: no prompt has an answer, and there is no --verifier: name a --rule")
-        fit = [row for row in rows if row.candidate.is_served and worst(row) >= keep]
-        return max(fit, key=lambda row: row.tokens_per_round)
-    found = next((row for row in rows if row.candidate.name == name), None)
-    if found is None:
-        listed = ", ".join(row.candidate.name for row in rows)
-        raise ConfigError(f"--rule: is {name!r}, must be one of {listed}")
-    if not found.candidate.is_served:
+    if name is not None:
+        chosen = named([row.candidate for row in rows], name)
+        return next(row for row in rows if row.candidate == chosen)
+    if not any(row.accuracy for row in rows):
+        raise ConfigError("--write: no prompt has an answer, and there is no --verifier: name a --rule")
+    if not any(row.kept for row in rows):
+        raise ConfigError("--write: exact has no response right, so no loss is seen: name a --rule")
+    fit = [row for row in rows if row.candidate.is_served and worst(row) >= keep]
+    fastest = max(fit, key=lambda row: row.tokens_per_round)
+    if fastest.candidate == EXACT_CANDIDATE:
+        found = f"no faster rule keeps {keep:g} of the accuracy of exact in every family"
+        raise ConfigError(f"--write: {found}: lower --keep, name a --rule, or serve mode exact")
+    return fastest
+
+
+def named(rules: Iterable[Candidate], name: str) -> Candidate:
+    """Return the rule that `--rule` names; raise ConfigError if there is none, or it can be no preset."""
+    found = {rule.name: rule for rule in rules}
+    if name not in found:
+        raise ConfigError(f"--rule: is {name!r}, must be one of {', '.join(found)}")
+    if not found[name].is_served:
         raise ConfigError(f"--rule: {name!r} can be replayed, but no deployment serves it")
-    return found
+    if found[name] == EXACT_CANDIDATE:
+        raise ConfigError(f"--rule: {name!r} is a mode, and no preset: serve it by speculation.mode")
+    return found[name]
 
 
 def baseline(rows: Iterable[Row]) -> Row:

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterable
@@ -87,6 +88,17 @@ class Judge:
 
     command: str | None = None
     timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a command that cannot be run, before there is a response to judge."""
+        if self.command is None:
+            return
+        try:
+            program = (shlex.split(self.command) or [""])[0]
+        except ValueError as error:
+            raise ConfigError(f"--verifier: {self.command!r} cannot be run: {error}") from None
+        if shutil.which(program) is None:
+            raise ConfigError(f"--verifier: {self.command!r} cannot be run: {program!r} is no command")
 
     def can_judge(self, prompt: Prompt) -> bool:
         return self.command is not None or bool(prompt.answer)

@@ -83,8 +83,9 @@ class Recording:
     def _lines(self) -> Iterator[Mapping[str, Any]]:
         yield {"format": _FORMAT, "num_prompts": len(self.prompts), "pair": asdict(self.pair)}
         for text, prompt in self.prompts.items():
-            rounds = {f"{place:x}": _listed(found) for place, found in prompt.rounds.items()}
-            texts = {f"{place:x}": found for place, found in prompt.texts.items()}
+            # NOTE: copied at once: after an error other threads may still record.
+            rounds = {f"{place:x}": _listed(found) for place, found in prompt.rounds.copy().items()}
+            texts = {f"{place:x}": found for place, found in prompt.texts.copy().items()}
             yield {"prompt": text, "ids": prompt.ids, "rounds": rounds, "texts": texts}
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from flyserve.bench.progress import progress_bar
 from flyserve.calibration.candidate import EXACT_CANDIDATE, Candidate
 from flyserve.calibration.collect import Collector
-from flyserve.calibration.frontier import Outcome, Row, figures, finalists
+from flyserve.calibration.frontier import Outcome, Row, figures, finalists, named
 from flyserve.calibration.prompts import Judge, Prompt
 from flyserve.calibration.recording import RecordedPrompt, Recording
 from flyserve.calibration.replay import Projected, project
@@ -55,8 +55,11 @@ class Calibration:
         """Return the rows of `exact`, of the rules named in `always`, and of the best of the others.
 
         Raises:
-            ConfigError: A prompt does not fit the context, or `exact` is not recorded and nobody is asked.
+            ConfigError: A prompt does not fit the context, or `exact` is not recorded and nobody is asked. A
+                name in `always` is that of no rule, or of one that cannot be served.
         """
+        for name in always:
+            named(rules, name)
         self._tokenize()
         exact = self._outcomes(EXACT_CANDIDATE)
         if exact is None:
@@ -126,4 +129,5 @@ class Calibration:
 
                 return list(pool.map(counted, prompts))
         finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            # NOTE: after an error nothing waits for the others: a signal leaves 6 s to save the recording.
+            pool.shutdown(wait=False, cancel_futures=True)

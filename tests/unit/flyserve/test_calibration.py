@@ -1,8 +1,10 @@
 """Calibration without a deployment: its files, its verifier, its figures, and the preset that it writes."""
 
+import io
 import os
 import stat
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +14,14 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from flyserve.calibration.candidate import Candidate, candidates
+from flyserve.calibration.collect import Collector
 from flyserve.calibration.frontier import Row, choose, frontier
 from flyserve.calibration.prompts import Judge, Prompt, check_distinct, load_prompts
 from flyserve.calibration.recording import Pair, RecordedPrompt, Recording, load_recording
+from flyserve.calibration.run import Calibration, saved
 from flyserve.calibration.shown import frontier_chart, notes, tables
 from flyserve.core.errors import ConfigError
 from flyserve.core.evidence import RoundEvidence
@@ -147,9 +152,53 @@ def is_running(pid: str) -> bool:
         return False
 
 
-def test_a_verifier_that_cannot_be_run_is_named() -> None:
-    with pytest.raises(ConfigError, match="cannot be run"):
-        Judge("no-such-command-at-all").is_right(Prompt("p:1", "a"), "b")
+@pytest.mark.parametrize("command", ["no-such-command-at-all", "python 'check.py", " "])
+def test_a_verifier_that_cannot_be_run_is_named_before_any_work(command: str) -> None:
+    with pytest.raises(ConfigError, match=r"--verifier: .* cannot be run"):
+        Judge(command)
+
+
+def calibration(client: Any, recording: Recording) -> Calibration:
+    prompts = [Prompt(f"p:{place}", text) for place, text in enumerate(recording.prompts, 1)]
+    console = Console(file=io.StringIO())
+    return Calibration(Collector(client, PAIR, 10), recording, prompts, Judge(), console)
+
+
+class OneWaits:
+    """A client whose requests for prompt 1 fail as soon as one for prompt 2 has begun, which waits."""
+
+    def __init__(self) -> None:
+        self.has_begun, self.released, self.has_ended = (threading.Event() for _ in range(3))
+
+    def generate(self, sequence: Any, *_: Any, **__: Any) -> Any:
+        if sequence[0] == 1:
+            assert self.has_begun.wait(240)
+            raise ConfigError("failed")
+        self.has_begun.set()
+        self.released.wait(20)
+        self.has_ended.set()
+        raise ConfigError("released")
+
+
+def test_an_error_saves_the_recording_without_a_wait_for_other_requests(tmp_path: Path) -> None:
+    path, client = tmp_path / "pair.rec", OneWaits()
+    recording = Recording(PAIR, {"a": RecordedPrompt((1,), {7: EVIDENCE}), "b": RecordedPrompt((2,))})
+    with pytest.raises(ConfigError, match="failed"), saved(recording, path):
+        calibration(client, recording).run(candidates(), (), 1)
+    assert not client.has_ended.is_set() and load_recording(path, PAIR) == recording
+    client.released.set()
+    assert client.has_ended.wait(240)
+
+
+@pytest.mark.parametrize(
+    "name, part",
+    [("typo", "is 'typo', must be one of exact, "), ("budget 2", "no deployment"), ("exact", "is a mode")],
+)
+def test_a_rule_that_cannot_be_chosen_is_named_before_any_work(name: str, part: str) -> None:
+    client = OneWaits()
+    with pytest.raises(ConfigError, match=f"--rule: .*{part}"):
+        calibration(client, Recording(PAIR, {"b": RecordedPrompt((2,))})).run(candidates(), (name,), 1)
+    assert not client.has_begun.is_set()
 
 
 def row(name: str, speed: float, kept: float, divergence: float = 0.0) -> Row:
@@ -182,7 +231,10 @@ def test_the_fastest_rule_that_keeps_the_accuracy_and_is_served_is_chosen(keep: 
     [
         (ROWS, "nothing", "--rule: is 'nothing', must be one of exact, "),
         (ROWS, "budget 2", "no deployment serves it"),
-        ([replace(each, kept={}) for each in ROWS], None, "no prompt has an answer"),
+        ([replace(each, accuracy={}, kept={}) for each in ROWS], None, "no prompt has an answer"),
+        ([replace(each, kept={}) for each in ROWS], None, "exact has no response right"),
+        ([ROWS[0], row("flyserve", 9, 0.6)], None, "no faster rule keeps 0.98 of the accuracy of exact"),
+        (ROWS, "exact", "is a mode, and no preset"),
     ],
 )
 def test_a_choice_that_cannot_be_made_is_named(rows: list[Row], name: str | None, part: str) -> None:
