@@ -67,10 +67,7 @@ class AsyncStream(StreamCore, AsyncIterator[Chunk]):
         except grpc.RpcError as error:
             fault = self._client._error(error, self._policy)
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if not self._closed.is_set() or (task is not None and task.cancelling()):
-                raise
-            fault = NotReady("the stream was closed")
+            fault = _closed_elsewhere()
         self._call = None
         return None, fault
 
@@ -174,7 +171,20 @@ class AsyncClient(ClientCore[AsyncStream]):
                 )
             except grpc.RpcError as error:
                 fault = self._error(error, policy)
+            except asyncio.CancelledError:
+                fault = _closed_elsewhere()
             else:
                 self._answered(policy)
                 return answer
             await asyncio.sleep(policy.next_delay_s(fault, time.monotonic()))
+
+
+def _closed_elsewhere() -> FlyServeError:
+    """Return the error of a call that another task has cancelled, by closing its stream or its client.
+
+    Call it where `CancelledError` is handled; raise that if the running task itself is cancelled.
+    """
+    task = asyncio.current_task()
+    if task is None or task.cancelling():
+        raise
+    return FlyServeError("the client is closed")

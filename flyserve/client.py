@@ -60,6 +60,8 @@ class Stream(StreamCore, Iterator[Chunk]):
         try:
             if self._call is None:
                 self._call = self._open()
+                if self._closed.is_set():  # by another thread, which has not seen the call
+                    self._call.cancel()
             return next(self._call), None
         except StopIteration:
             fault: FlyServeError = NotReady("the stream ended before the response did")
@@ -202,4 +204,4 @@ class Client(ClientCore[Stream]):
             else:
                 self._answered(policy)
                 return answer
-            time.sleep(policy.next_delay_s(fault, time.monotonic()))
+            self._closed.wait(policy.next_delay_s(fault, time.monotonic()))

@@ -97,7 +97,7 @@ class ClientCore(Generic[S]):
         self._retries = retries
         self._place = 0
         self._channels: dict[int, Any] = {}
-        self._is_closed = False
+        self._closed = threading.Event()
         self._lock = threading.Lock()
 
     def stream(
@@ -133,7 +133,7 @@ class ClientCore(Generic[S]):
     def _stub(self, place: int) -> Any:
         """Return the stub of the server at an address."""
         with self._lock:
-            if self._is_closed:
+            if self._closed.is_set():
                 raise FlyServeError("the client is closed")
             if place not in self._channels:
                 self._channels[place] = self._open(self._connection.addresses[place])
@@ -167,6 +167,6 @@ class ClientCore(Generic[S]):
     def _release(self) -> list[Any]:
         """Return every open channel; no other one is opened from now on."""
         with self._lock:
-            self._is_closed = True
+            self._closed.set()
             channels, self._channels = list(self._channels.values()), {}
         return channels

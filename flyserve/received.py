@@ -1,8 +1,9 @@
 """A streamed response as it arrives, over one or several streams; without input or output."""
 
+from collections import defaultdict
 from dataclasses import replace
 
-from flyserve.core.errors import DeadlineExceeded, FlyServeError
+from flyserve.core.errors import DeadlineExceeded, FlyServeError, InternalError
 from flyserve.core.request import GenerateRequest, ReceivedChoice, Resumption
 from flyserve.core.response import Chunk, Origin, Response, join_chunks
 from flyserve.core.types import Coupling, Mode
@@ -43,35 +44,42 @@ class ReceivedStream:
         self.resumed = 0
         self._original = request
         self._origin: Origin | None = None
-        self._chunks: list[list[Chunk]] = [[] for _ in range(request.n)]
+        self._chunks: defaultdict[int, list[Chunk]] = defaultdict(list)
         self._prompt_tokens = 0
         self._resumes = False
 
     @property
     def is_finished(self) -> bool:
         """True once the last chunk of every choice has arrived."""
-        return all(chunks and chunks[-1].finish_reason is not None for chunks in self._chunks)
+        ended = sum(chunks[-1].finish_reason is not None for chunks in self._chunks.values())
+        return 0 < ended == self._original.n
 
     @property
     def response(self) -> Response:
         """Everything received so far; an unfinished choice has no finish reason and empty statistics."""
-        warnings = [warning for chunks in self._chunks for chunk in chunks for warning in chunk.warnings]
+        received = [self._chunks.get(index, []) for index in range(self._original.n)]
+        warnings = [warning for chunks in received for chunk in chunks for warning in chunk.warnings]
         return Response(
             request_id=self._original.request_id,
-            choices=tuple(join_chunks(index, chunks) for index, chunks in enumerate(self._chunks)),
+            choices=tuple(join_chunks(index, chunks) for index, chunks in enumerate(received)),
             prompt_tokens=self._prompt_tokens,
             warnings=tuple(dict.fromkeys(warnings)),
-            prompt=tuple(token for chunks in self._chunks[:1] for chunk in chunks for token in chunk.prompt),
+            prompt=tuple(token for chunks in received[:1] for chunk in chunks for token in chunk.prompt),
             resumed=self.resumed,
         )
 
     def take(self, wire: generation_pb2.GenerateChunk) -> Chunk:
         """Add the next chunk, and return it as if there had been only one stream.
 
-        Raise StreamBroken if the server did not resume the response, but began another one.
+        Raises:
+            StreamBroken: The server did not resume the response, but began another one.
+            InternalError: The chunk is that of a choice that was not requested.
         """
         chunk = chunk_from_wire(wire)
-        if not any(self._chunks):
+        if chunk.choice_index >= self._original.n:
+            found = f"choice_index is {chunk.choice_index}, must be below n, which is {self._original.n}"
+            raise InternalError(f"the server's answer does not fit the request: {found}")
+        if not self._chunks:
             self._origin, self._prompt_tokens = chunk.origin, chunk.prompt_tokens
         elif self._resumes:
             self._resumes = False
@@ -91,7 +99,7 @@ class ReceivedStream:
                 passed.
         """
         policy.remaining_s(now)
-        if isinstance(error, DeadlineExceeded) or not any(self._chunks):
+        if isinstance(error, DeadlineExceeded) or not self._chunks:
             return policy.next_delay_s(error, now)
         if (obstacle := _obstacle(self._original, self._origin)) is not None:
             raise self._broken(f"{error}; it cannot be resumed: {obstacle}") from None
@@ -114,8 +122,7 @@ class ReceivedStream:
                 is_finished=chunks[-1].finish_reason is not None,
                 kernels=next((chunk.kernels for chunk in reversed(chunks) if chunk.kernels), ""),
             )
-            for index, chunks in enumerate(self._chunks)
-            if chunks
+            for index, chunks in sorted(self._chunks.items())
         )
         return replace(
             original,

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from flyserve.core.errors import InvalidRequest
+from flyserve.core.errors import InvalidRequest, cut
 from flyserve.wire.enums import member_of, number_of
 
 T = TypeVar("T")
@@ -33,6 +33,8 @@ _SCALARS = {
     FieldDescriptor.CPPTYPE_BOOL: "true or false",
     FieldDescriptor.CPPTYPE_STRING: "text",
 }
+_MOST_SHOWN_BYTES = 200
+"""Longest value in an error: the limit that it breaks comes after it."""
 _ABSENT = object()
 
 
@@ -98,19 +100,40 @@ def _value_writer(field: Any) -> _Writer:
         try:
             change(message, value)
         except (AttributeError, TypeError, ValueError):
-            raise InvalidRequest.of(f"{path}{name}", f"is {value!r}, must be {_allowed(field)}") from None
+            raise _fault(message, field, value, path) from None
 
     return write
+
+
+def _fault(message: Message, field: Any, value: Any, path: str) -> InvalidRequest:
+    """Return the error of a value that the field cannot take: of the first such item, if it is a list."""
+    name, each, allowed = f"{path}{field.name}", "", _allowed(field)
+    if field.is_repeated and field.message_type is None:
+        index = _first_bad_item(message, field, value)
+        each = "a list, each " if index is None else ""
+        name, value = (name, value) if index is None else (f"{name}[{index}]", value[index])
+    shown = cut(repr(value), _MOST_SHOWN_BYTES)
+    return InvalidRequest.of(name, f"is {shown}, must be {each}{allowed}")
+
+
+def _first_bad_item(message: Message, field: Any, values: Any) -> int | None:
+    """Return the index of the first item that a repeated field cannot take; None if it is no list."""
+    items = getattr(type(message)(), field.name)
+    for index, value in enumerate(values if isinstance(values, list | tuple) else ()):
+        try:
+            items.append(value)
+        except (TypeError, ValueError):
+            return index
+    return None
 
 
 def _allowed(field: Any) -> str:
     if field.message_type is not None:
         return "token ids with numbers"
-    each = "a list, each " if field.is_repeated else ""
     if field.cpp_type in _INTEGERS:
         least, most = _INTEGERS[field.cpp_type]
-        return f"{each}a whole number from {least} to {most}"
-    return each + _SCALARS[field.cpp_type]
+        return f"a whole number from {least} to {most}"
+    return _SCALARS[field.cpp_type]
 
 
 @cache

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from google.protobuf.descriptor import EnumDescriptor
 
-from flyserve.core.errors import InvalidRequest
+from flyserve.core.errors import InvalidRequest, cut
 
 E = TypeVar("E", bound=Enum)
 
@@ -45,4 +45,4 @@ def member_of(kind: type[E], descriptor: EnumDescriptor, number: int, field: str
 
 def _unknown(kind: type[Enum], found: object, field: str) -> InvalidRequest:
     listed = ", ".join(str(member.value) for member in kind)
-    return InvalidRequest.of(field, f"is {found!r}, must be one of {listed}")
+    return InvalidRequest.of(field, f"is {cut(repr(found), 200)}, must be one of {listed}")

@@ -1,6 +1,7 @@
 """Errors to gRPC status and back: the only mapping."""
 
 import logging
+import re
 import uuid
 from typing import Any, TypeVar
 
@@ -25,6 +26,9 @@ from flyserve.core.errors import (
 )
 
 logger = logging.getLogger(__name__)
+
+_NO_CONNECTION = re.compile("handshake|socket closed|reset by peer|SETTINGS", re.IGNORECASE)
+"""Found in gRPC's message where a server answers, but not in the protocol that was expected."""
 
 DETAILS = "grpc-status-details-bin"
 """Key of the trailing metadata that carries the status."""
@@ -96,6 +100,8 @@ def from_rpc_error(error: Any, address: str = "the server", remedy: str = "") ->
                 for wire in detail.field_violations
             ]
             return InvalidRequest(*(violations or [FieldViolation("request", message)]))
+        case grpc.StatusCode.RESOURCE_EXHAUSTED if "message larger than max" in message:
+            return InvalidRequest.of("request", f"is too large, or its response is: {message}")
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
             delay = _detail(error, error_details_pb2.RetryInfo()).retry_delay
             return Overloaded(message, delay.ToMilliseconds() / 1000)
@@ -114,6 +120,9 @@ def from_rpc_error(error: Any, address: str = "the server", remedy: str = "") ->
         case grpc.StatusCode.UNAVAILABLE if message.startswith(("errors resolving", "DNS resolution failed")):
             return NotReady(f"no host is known by the name of {address}: check the name")
         case grpc.StatusCode.UNAVAILABLE if "failed to connect" in message.lower():
+            reason = message.rpartition("last error: ")[2]
+            if _NO_CONNECTION.search(reason):
+                return NotReady(f"{address} answers, but no connection is made; check tls: {reason}")
             return NotReady(f"nothing answers at {address}{remedy and f'; {remedy}'}")
         case grpc.StatusCode.UNAVAILABLE:
             return NotReady(message)
@@ -130,7 +139,7 @@ def from_peer_error(error: Any) -> FlyServeError:
     found = from_rpc_error(error)
     if isinstance(found, Overloaded):
         return Overloaded(str(found), found.retry_after_s or 1.0)
-    if isinstance(found, InternalError) and not _has_details(error):
+    if isinstance(found, InternalError | InvalidRequest) and not _has_details(error):
         return NotReady(str(found))  # of the connection: gRPC's own errors have no details
     if isinstance(found, InvalidRequest | DeadlineExceeded | InternalError):
         return found

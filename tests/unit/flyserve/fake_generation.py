@@ -47,6 +47,7 @@ class FakeGeneration(GenerationServicer):
         self.conversations: list[list[tuple[str, str]]] = []
         self.rejections_left = 0
         self.goes_on_for_ever = False
+        self.has_begun = threading.Event()
         self.has_ended = threading.Event()
 
     def Info(self, request: Any, context: Any) -> pb.DeploymentInfo:
@@ -97,6 +98,11 @@ class FakeGeneration(GenerationServicer):
         if self.rejections_left:
             self.rejections_left -= 1
             self._reject_for_now(request.prompt, context)
+        if request.prompt == "hanging":
+            ended = threading.Event()
+            context.add_callback(ended.set)
+            self.has_begun.set()
+            ended.wait()
         if request.prompt == "bad":
             violation = error_details_pb2.BadRequest.FieldViolation(
                 field="max_new_tokens", description="is 9000, must be at most 4096"

@@ -3,7 +3,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from flyserve import AsyncClient
+from flyserve import AsyncClient, StreamBroken
 from flyserve.core.errors import DeadlineExceeded, FlyServeError, InvalidRequest, NotReady
 from flyserve.wire.generation import request_from_wire
 from tests.unit.flyserve.fake_generation import FakeGeneration, fake_generation, rejected_address
@@ -77,3 +77,27 @@ async def test_another_task_may_close_a_stream(served: tuple[FakeGeneration, Asy
     await stream.aclose()
     assert await rest is None
     assert await asyncio.to_thread(service.has_ended.wait, 10)
+
+
+async def test_closing_the_client_ends_its_calls_with_an_error(
+    served: tuple[FakeGeneration, AsyncClient],
+) -> None:
+    service, client = served
+    stream = client.stream("endless")
+    await anext(stream)
+    whole, rest = asyncio.create_task(client.generate("hanging")), asyncio.create_task(anext(stream))
+    assert await asyncio.to_thread(service.has_begun.wait, 240)
+    await client.close()
+    with pytest.raises(FlyServeError, match="the client is closed"):
+        await whole
+    with pytest.raises(StreamBroken, match=r"broke after 2 tokens: the client is closed; it cannot be"):
+        await rest
+
+
+async def test_a_task_that_is_cancelled_ends_as_cancelled(served: tuple[FakeGeneration, AsyncClient]) -> None:
+    service, client = served
+    task = asyncio.create_task(client.generate("hanging"))
+    assert await asyncio.to_thread(service.has_begun.wait, 240)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

@@ -1,6 +1,7 @@
 import subprocess
 import sys
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
@@ -8,10 +9,19 @@ from typing import Any
 import pytest
 
 from flyserve import ChatMessage, Client, DraftLength, SamplingParams, Span, SpeculationParams, Token
-from flyserve.core.errors import ConfigError, FlyServeError, InvalidRequest, NotReady, Overloaded
+from flyserve.core.errors import (
+    ConfigError,
+    FlyServeError,
+    InternalError,
+    InvalidRequest,
+    NotReady,
+    Overloaded,
+)
 from flyserve.core.request import GenerateRequest
 from flyserve.core.types import Coupling, EntropyEstimator, FinishReason, Mode, TailPolicy, Verdict
+from flyserve.received import ReceivedStream
 from flyserve.requests import SamplingOptions, SpeculationOptions
+from flyserve.retries import RetryPolicy
 from flyserve.v1 import generation_pb2 as pb
 from flyserve.wire.generation import request_from_wire
 from tests.unit.flyserve.fake_generation import STATISTICS, FakeGeneration, fake_generation, rejected_address
@@ -81,7 +91,7 @@ def test_every_choice_is_told(served: tuple[FakeGeneration, Client]) -> None:
         ({"sampling": SamplingParams(temperature="hot")}, "sampling.temperature is 'hot', must be a number"),
         (
             {"sampling": SamplingParams(stop_token_ids=(-1,))},
-            "sampling.stop_token_ids .* a list, each a whole",
+            r"sampling.stop_token_ids\[0\] is -1, must be a whole",
         ),
         (
             {"sampling": SamplingParams(logit_bias={-1: 1.0})},
@@ -93,6 +103,9 @@ def test_every_choice_is_told(served: tuple[FakeGeneration, Client]) -> None:
         ),
         ({"max_new_tokens": -5}, "max_new_tokens is -5"),
         ({"stop": 3}, "stop is 3, must be a list, each text"),
+        ({"stop": ["a", 3]}, r"stop\[1\] is 3, must be text"),
+        ({"mode": "quick" * 1000}, "speculation.mode is 'quick.*, must be one of plain, exact"),
+        ({"cache_salt": ["x" * 5000]}, r"cache_salt is \['x.*, must be text"),
         ({"temperature": -1}, "sampling.temperature is -1, must be finite and at least 0"),
         ({"temperature": "hot"}, "sampling.temperature is 'hot', must be a number"),
         ({"mode": "quick"}, "speculation.mode is 'quick', must be one of plain, exact"),
@@ -105,6 +118,42 @@ def test_what_the_wire_cannot_carry_names_its_field(
 ) -> None:
     with pytest.raises(InvalidRequest, match=message):
         served[1].generate("hello", **fields)
+
+
+def test_a_long_prompt_names_the_token_that_the_wire_cannot_carry(
+    served: tuple[FakeGeneration, Client],
+) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        served[1].generate([7] * 5000 + [-1, 7])
+    assert (
+        str(raised.value) == "prompt_token_ids.ids[5000] is -1, must be a whole number from 0 to 4294967295"
+    )
+
+
+def test_a_number_of_choices_that_the_server_rejects_is_its_error_and_costs_nothing(
+    served: tuple[FakeGeneration, Client],
+) -> None:
+    for n in (0, 10**6):
+        tracemalloc.start()
+        stream = served[1].stream("bad", n=n)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        with pytest.raises(InvalidRequest, match="max_new_tokens is 9000"):
+            list(stream)
+        assert most < 10**6
+
+
+def test_a_chunk_of_a_choice_that_was_not_requested_is_an_error_of_the_server() -> None:
+    received = ReceivedStream(GenerateRequest(prompt="the", n=2))
+    received.take(pb.GenerateChunk(choice_index=1))
+    with pytest.raises(InternalError, match="choice_index is 2, must be below n, which is 2"):
+        received.take(pb.GenerateChunk(choice_index=2))
+
+
+def test_a_request_that_is_too_large_for_a_message_is_invalid(served: tuple[FakeGeneration, Client]) -> None:
+    for ask in (served[1].generate, lambda prompt: list(served[1].stream(prompt))):
+        with pytest.raises(InvalidRequest, match=r"request is too large, .* larger than max"):
+            ask("x" * (5 << 20))
 
 
 def test_fields_are_keywords(served: tuple[FakeGeneration, Client]) -> None:
@@ -207,6 +256,45 @@ def test_another_thread_may_close_a_stream(served: tuple[FakeGeneration, Client]
     assert next(chunks).text == "the quick"
     threading.Timer(0.01, chunks.close).start()
     assert list(chunks) == [] and chunks.response.text == "the quick"
+
+
+def test_a_stream_that_another_thread_closes_while_it_opens_has_no_chunk(
+    served: tuple[FakeGeneration, Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = served[1].stream("endless")
+    opened = stream._open
+
+    def opened_and_closed() -> Any:
+        call = opened()
+        stream.close()
+        return call
+
+    monkeypatch.setattr(stream, "_open", opened_and_closed)
+    assert list(stream) == []
+
+
+def test_closing_the_client_ends_the_wait_for_a_retry(
+    served: tuple[FakeGeneration, Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, errors = threading.Event(), list[str]()
+
+    def an_hour(*_: Any) -> float:
+        waits.set()
+        return 3600.0
+
+    def ask() -> None:
+        try:
+            served[1].generate("full")
+        except FlyServeError as error:
+            errors.append(str(error))
+
+    monkeypatch.setattr(RetryPolicy, "next_delay_s", an_hour)
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    assert waits.wait(240)
+    served[1].close()
+    asking.join(60)
+    assert errors == ["the client is closed"]
 
 
 def test_a_rejection_names_the_field(served: tuple[FakeGeneration, Client]) -> None:

@@ -12,6 +12,8 @@ from flyserve.connection import make_connection
 from flyserve.core.errors import ConfigError, NotReady
 from tests.unit.flyserve.fake_generation import fake_generation
 
+NO_CONNECTION = "127.0.0.1:.* answers, but no connection is made; check tls: "
+
 
 @dataclass(frozen=True)
 class Files:
@@ -49,8 +51,18 @@ async def test_tls_with_a_root_of_ones_own(files: Files) -> None:
         async with AsyncClient(address, tls=str(files.root)) as client:
             assert (await client.generate("hello")).text == "the quick fox"
         assert [call.get("authorization") for call in service.metadata] == ["Bearer secret", None]
-        with Client(address, tls=True, retries=0) as client, pytest.raises(NotReady):
-            client.info(timeout_s=5)
+        with Client(address, tls=True, retries=0) as client, pytest.raises(NotReady, match=NO_CONNECTION):
+            client.info(timeout_s=60)
+
+
+def test_a_server_of_the_other_kind_is_not_said_to_be_away(files: Files) -> None:
+    for credentials, tls in ((files.server, False), (files.mutual, files.root), (None, files.root)):
+        with (
+            fake_generation(credentials) as (_, address),
+            Client(address, tls=tls, retries=0) as client,
+            pytest.raises(NotReady, match=NO_CONNECTION),
+        ):
+            client.info(timeout_s=60)
 
 
 def test_mutual_tls(files: Files) -> None:
