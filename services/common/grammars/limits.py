@@ -16,7 +16,8 @@ class GrammarLimits:
         compile_s: CPU time to compile the grammar, and for the first mask.
         compile_key: Configuration key of `compile_s`; "" if it has none.
         step_s: CPU time for the masks of one step.
-        memory_bytes: Memory beside that of the library and the tokenizer.
+        memory_bytes: Memory beside that of the library and the tokenizer; each response that is followed may
+            add as much.
         stack_bytes: Stack of the thread that compiles: the library recurses over references.
     """
 

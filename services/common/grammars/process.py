@@ -96,7 +96,7 @@ class Parent:
         try:
             faulthandler.disable()  # it may end at a limit, which is reported as the grammar's fault
             self._control.close()
-            _limit_process(int(limits["memory_bytes"] + limits["stack_bytes"]))
+            _bind_to_parent()
             GrammarProcess(link, self._tokenizers[key], vocab_size, limits).serve()
         except (EOFError, OSError):
             pass  # nobody uses it any more
@@ -146,6 +146,8 @@ class GrammarProcess:
         self._responses: dict[int, tuple[GrammarFollower, list[int]]] = {}
         self._num_steps = 0
         self._bytes_before = _own_bytes()
+        self._mapped_before = _memory_pages(0) * _PAGE_BYTES
+        self._limit_memory()
 
     def serve(self) -> None:
         """Compile the first message, then answer steps until the other end is closed."""
@@ -190,9 +192,11 @@ class GrammarProcess:
         """Send the masks after a response and each of its drafts; `keep` tokens of it are as they were."""
         for each in closed:
             self._responses.pop(each, None)
-        follower, response = self._responses.get(number) or (self._follower(matcher), [])
+        if number not in self._responses:
+            self._limit_memory(len(self._responses) + 1)
+            self._responses[number] = self._follower(matcher), []
+        follower, response = self._responses[number]
         response[keep:] = tokens
-        self._responses[number] = follower, response
         masks: list[bytes] = []
         reply: dict[str, Any] = {}
         with _limited_cpu(self._limits["step_s"]):
@@ -209,6 +213,15 @@ class GrammarProcess:
 
     def _follower(self, matcher: "LLMatcher") -> GrammarFollower:
         return GrammarFollower(matcher.deep_copy(), self._vocab_size, self._tokenizer.eos_tokens)
+
+    def _limit_memory(self, num_responses: int = 0) -> None:
+        """Limit the memory that is added: that of the grammar, and as much for each of its responses."""
+        if sys.platform == "linux":
+            added = (1 + num_responses) * self._limits["memory_bytes"] + self._limits["stack_bytes"]
+            _, hard = resource.getrlimit(resource.RLIMIT_AS)
+            most = self._mapped_before + int(added)
+            soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
     def _grown(self) -> int:
         return max(0, _own_bytes() - self._bytes_before)
@@ -238,12 +251,10 @@ def _limited_cpu(seconds: float) -> Any:
     signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def _limit_process(most_bytes: int) -> None:
-    """Limit the memory that is added from now on, and end with the process that forked this one."""
+def _bind_to_parent() -> None:
+    """End with the process that forked this one, and before any other where memory is short."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        mapped = _memory_pages(0) * _PAGE_BYTES
-        resource.setrlimit(resource.RLIMIT_AS, (mapped + most_bytes,) * 2)
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")  # a system without memory ends this process, not the one that serves
 

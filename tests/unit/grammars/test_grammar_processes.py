@@ -109,6 +109,14 @@ def test_each_limit_is_named_and_ends_one_process(
     assert host.pid == parent and list(other.follower().masks([], [], ()))
 
 
+def test_each_response_of_a_grammar_may_take_as_much_memory_as_the_grammar(host: GrammarHost) -> None:
+    form = json.dumps({"grammars": [{"json_schema": {"type": "object"}}]})
+    grammar = compiled(host, form, GrammarLimits(20, memory_bytes=16 << 20, step_s=20))
+    response = encoded("{" + ", ".join(f'"key {number}": {[number] * 9}' for number in range(200)))
+    followers = [grammar.follower() for _ in range(24)]
+    assert all(len(list(each.masks(response, [], ()))) == 1 for each in followers)
+
+
 def test_a_step_without_end_is_ended(host: GrammarHost) -> None:
     grammar = compiled(host, unwinding(600), GrammarLimits(20, step_s=0.3))
     (letter,) = encoded("a")
