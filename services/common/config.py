@@ -40,6 +40,24 @@ class Config(BaseModel):
 C = TypeVar("C", bound=Config)
 
 
+class RepeatedKey(yaml.YAMLError):
+    """A mapping has a key twice; the library would drop the first value without an error."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads plain data; raises RepeatedKey."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        lines: dict[tuple[str, str], int] = {}
+        for key, _ in node.value:
+            name, line = (key.tag, str(key.value)), key.start_mark.line + 1
+            if name in lines:
+                raise RepeatedKey(f"key {key.value!r} is in line {lines[name]} and again in line {line}")
+            lines[name] = line
+        return node
+
+
 def _name_switch(value: Any) -> Any:
     """Return the name of a switch: YAML reads a bare `on` or `off` as a boolean."""
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
@@ -101,15 +119,26 @@ def read_yaml(path: Path, keeps_secrets: bool = False) -> Any:
         ConfigError: The file is missing or is not YAML; the message quotes it unless it keeps secrets.
     """
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        return parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        quoted = "" if keeps_secrets else f": {yaml_fault(error)}"
+    except (yaml.YAMLError, ValueError) as error:
+        is_secret = keeps_secrets and not isinstance(error, RepeatedKey)
+        quoted = "" if is_secret else f": {yaml_fault(error)}"
         raise ConfigError(f"{path}: is not YAML{quoted}") from None
 
 
-def yaml_fault(error: yaml.YAMLError | UnicodeDecodeError) -> str:
+def parse_yaml(text: str) -> Any:
+    """Return the plain data of a YAML text.
+
+    Raises:
+        YAMLError: It is not YAML, or a mapping has a key twice.
+        ValueError: A value looks like a date or a number that does not exist, such as 2026-02-30.
+    """
+    return yaml.load(text, _Loader)
+
+
+def yaml_fault(error: yaml.YAMLError | ValueError) -> str:
     """Return the fault of a YAML text in one line, without the name that the library gives to texts."""
     return one_line(error).replace('in "<unicode string>", ', "in ")
 

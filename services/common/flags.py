@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from flyserve.core.errors import ConfigError
-from services.common.config import Config, parse, read_yaml, yaml_fault
+from services.common.config import Config, parse, parse_yaml, read_yaml, yaml_fault
 from services.common.sections import Engines, keys_of, leaves, section_of, sections_of
 
 C = TypeVar("C", bound=Config)
@@ -103,8 +103,8 @@ def _help(field: FieldInfo) -> str:
 def _mapping(text: str) -> Any:
     """Read a flag whose value is a mapping in YAML or JSON."""
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        return parse_yaml(text)
+    except (yaml.YAMLError, ValueError) as error:
         # NOTE: argparse would replace any other error's text by its own.
         raise argparse.ArgumentTypeError(f"is not YAML: {yaml_fault(error)}") from None
 

@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_Signature = tuple[tuple[int, int, int] | None, ...]
+_Signature = tuple[tuple[int, ...] | None, ...]
 
 
 class WatchedFiles(Generic[T]):
@@ -49,12 +49,13 @@ class WatchedFiles(Generic[T]):
         return tuple(_signature(path) for path in self._paths)
 
 
-def _signature(path: Path) -> tuple[int, int, int] | None:
+def _signature(path: Path) -> tuple[int, ...] | None:
     try:
         found = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_ino, found.st_size
+    # NOTE: a file that could not be read may become readable with the same content: that changes only ctime.
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size
 
 
 def read_file(path: Path, field: str) -> bytes:

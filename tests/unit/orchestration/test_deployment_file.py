@@ -167,6 +167,10 @@ def test_models_are_found_under_the_applications_root_or_on_the_hub(folder: Path
             "target: {model: big, kv_tokens: 0}",
             "target.kv_tokens: is 0: must be an integer of at least 1, or auto",
         ),
+        (
+            "target: {model: big}\nsecurity: {auth_tokens_file: keys.yaml}\nsecurity: {health_port: null}",
+            "is not YAML: key 'security' is in line 2 and again in line 3",
+        ),
     ],
 )
 def test_a_fault_names_the_key(folder: Path, text: str, message: str) -> None:

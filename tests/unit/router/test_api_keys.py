@@ -1,5 +1,6 @@
 """API keys: shown once, stored as hashes, recognized, reloaded, and never printed."""
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flyserve.core.errors import ConfigError, Unauthenticated
-from router.security.keys import Caller, Keys, issue_key
+from router.security.keys import Caller, Keys, hash_of, issue_key
 
 
 def age(file: Path) -> None:
@@ -54,6 +55,39 @@ def test_changes_of_the_file_apply_at_once_and_an_invalid_file_changes_nothing(t
     age(file)
     with pytest.raises(Unauthenticated):
         keys.caller(f"Bearer {alice}")
+
+
+def test_a_file_that_becomes_readable_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "keys.yaml"
+    issue_key(file, "alice", {})
+    keys = Keys(file)
+    bob = f"Bearer {issue_key(file, 'bob', {})}"
+    read = Path.read_text
+
+    def read_as_another_user(path: Path, encoding: str) -> str:
+        if not path.stat().st_mode & stat.S_IROTH:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return read(path, encoding)
+
+    monkeypatch.setattr(Path, "read_text", read_as_another_user)  # these tests may run as root
+    with pytest.raises(Unauthenticated):
+        keys.caller(bob)
+    before = file.stat().st_ctime_ns
+    while file.stat().st_ctime_ns == before:  # the file system's clock may be coarse
+        file.chmod(0o644)
+    assert keys.caller(bob).name == "bob"
+
+
+def test_a_key_that_is_listed_twice_is_rejected_and_changes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "keys.yaml"
+    alice = issue_key(file, "alice", {})
+    keys = Keys(file)
+    entries = [f"  alice: {{sha256: {hash_of(token)}}}\n" for token in (alice, "another")]
+    file.write_text("".join(["keys:\n", *entries]))
+    age(file)
+    assert keys.caller(f"Bearer {alice}").name == "alice"
+    with pytest.raises(ConfigError, match=r"keys\.yaml: .*key 'alice' is in line 2 and again in line 3"):
+        Keys(file)
 
 
 @pytest.mark.parametrize(

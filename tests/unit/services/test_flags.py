@@ -120,6 +120,8 @@ def test_a_section_is_yaml_and_its_keys_override_it() -> None:
             "argument --simulated: is not YAML: while parsing a flow node expected the node content,"
             " but found '<stream end>' in line 1, column 10",
         ),
+        (("--simulated", "{base_s: 1, base_s: 2}"), "key 'base_s' is in line 1 and again in line 1"),
+        (("--telemetry", "{replica: 2026-02-30}"), "is not YAML: day is out of range"),
         (("--simulated", "{}"), "give either model or simulated"),
         (("--config", "missing.yaml"), "missing.yaml: No such file"),
     ],
