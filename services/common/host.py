@@ -24,14 +24,24 @@ logger = logging.getLogger(__name__)
 
 
 class Health(HealthServicer):  # type: ignore[misc]
-    """gRPC's health servicer, whose watches can be ended; else they would last for the whole grace period."""
+    """gRPC's health servicer, whose watches can be ended; else they would last for the whole grace period.
+
+    NOTE: gRPC's own watch writes while it holds the lock that a change needs. So a client that takes no
+    message would hold up the other watches, and the end of the host.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._watches: set[asyncio.Future[None]] = set()
+        self._changed = asyncio.Event()
+
+    async def set(self, service: str, status: int) -> None:
+        await super().set(service, status)
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def Watch(self, request: Any, context: Any) -> None:
-        watch = asyncio.ensure_future(super().Watch(request, context))
+        watch = asyncio.ensure_future(self._watch(request.service, context))
         self._watches.add(watch)
         try:
             await asyncio.wait([watch])
@@ -40,6 +50,16 @@ class Health(HealthServicer):  # type: ignore[misc]
             watch.cancel()
         if not watch.cancelled():
             watch.result()
+
+    async def _watch(self, service: str, context: Any) -> None:
+        """Send the status and each change of it."""
+        unknown, sent = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN, None
+        while True:
+            changed, status = self._changed, self._server_status.get(service, unknown)
+            if status != sent:
+                await context.write(health_pb2.HealthCheckResponse(status=status))
+                sent = status
+            await changed.wait()
 
     def end_watches(self) -> None:
         """End every watch without an error."""

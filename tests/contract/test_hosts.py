@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import socket
+import struct
 import threading
 import weakref
 from collections.abc import AsyncIterator, Iterator
@@ -57,6 +58,43 @@ async def test_health_reports_a_failure_while_the_server_runs(fragile: Fragile) 
         assert not fragile.is_closed
     await host.drain(0.0)
     assert fragile.is_closed
+
+
+def frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
+    """Return a frame of HTTP/2."""
+    return struct.pack(">I", len(content))[1:] + struct.pack(">BBI", kind, flags, stream) + content
+
+
+async def watch_without_room(port: int) -> asyncio.StreamWriter:
+    """Watch the health of a server as a client that leaves no room for messages; return once it is called."""
+    names = (":method", ":scheme", ":path", ":authority", "content-type", "te")
+    values = ("POST", "http", "/grpc.health.v1.Health/Watch", "here", "application/grpc", "trailers")
+    texts = (text.encode() for pair in zip(names, values, strict=True) for text in pair)
+    fields = [bytes((len(text),)) + text for text in texts]
+    headers = b"".join(b"\0" + name + value for name, value in zip(fields[::2], fields[1::2], strict=True))
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, struct.pack(">HI", 4, 0)))
+    writer.write(frame(1, 4, 1, headers) + frame(0, 1, 1, bytes(5)))
+    kind = 0
+    while kind != 1:  # its headers
+        start = await reader.readexactly(9)
+        kind = start[3]
+        await reader.readexactly(int.from_bytes(start[:3], "big"))
+    return writer
+
+
+async def test_a_watch_of_health_that_takes_no_message_holds_up_nobody(fragile: Fragile) -> None:
+    host = fragile.host()
+    await host.start()
+    writer = await watch_without_room(host.port)
+    async with open_channel(host.address) as channel:
+        changes = aiter(health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest()))
+        assert (await anext(changes)).status == SERVING
+        fragile.fails.set()
+        assert (await anext(changes)).status == NOT_SERVING
+    await host.drain(0.0)
+    assert fragile.is_closed
+    writer.close()
 
 
 async def test_serving_ends_after_a_failure(fragile: Fragile) -> None:
