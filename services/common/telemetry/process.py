@@ -3,21 +3,14 @@
 import asyncio
 import contextlib
 import logging
-import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from prometheus_client import (
-    CollectorRegistry,
-    Gauge,
-    Info,
-    ProcessCollector,
-    disable_created_metrics,
-    start_http_server,
-)
+from prometheus_client import CollectorRegistry, Gauge, Info, ProcessCollector, disable_created_metrics
 
 from flyserve.core.errors import ConfigError
 from flyserve.core.version import VERSION
 from services.common.telemetry.config import TelemetryConfig
+from services.common.telemetry.metrics_server import MetricsServer
 
 if TYPE_CHECKING:
     from services.common.telemetry.otlp import SpanExport
@@ -25,35 +18,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PORT_POLL_S = 0.2
-
-
-class MetricsServer:
-    """Serves a registry at `address` until it is closed."""
-
-    def __init__(self, registry: CollectorRegistry, interface: str, port: int, num_ports: int = 1) -> None:
-        """Bind the first free port of `num_ports` from `port` on, and serve; port 0 takes any free one.
-
-        Raises:
-            ConfigError: All these ports are in use, or the interface cannot be bound.
-        """
-        self._server, self._thread = _bind(registry, interface, range(port, port + num_ports))
-        self.address = f"{interface}:{self._server.server_port}"
-
-    def close(self) -> None:
-        """End the server and its thread; blocks for up to half a second."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
-def _bind(registry: CollectorRegistry, interface: str, ports: range) -> tuple[Any, threading.Thread]:
-    for port in ports:
-        try:
-            return start_http_server(port, interface.strip("[]"), registry)
-        except OSError as error:
-            reason = error.strerror
-    place = f"{interface}:{ports[0]}" if len(ports) == 1 else f"{interface}:{ports[0]}-{ports[-1]}"
-    raise ConfigError(f"telemetry.metrics_port: {place} cannot be bound: {reason}")
 
 
 class Telemetry:
