@@ -3,7 +3,7 @@
 import socket
 from collections.abc import Mapping
 
-from flyserve.core.errors import ConfigError
+from flyserve.core.errors import ConfigError, one_line
 
 _ANY_PORT = 1
 
@@ -17,8 +17,8 @@ def bind_fault(host: str, port: int) -> str | None:
         with socket.socket(family, kind) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
-    except OSError as error:
-        return error.strerror or str(error)
+    except (OSError, UnicodeError) as error:
+        return _reason(error)
     return None
 
 
@@ -43,6 +43,11 @@ def interface_towards(address: str) -> str:
         with socket.socket(family, kind) as probe:
             probe.connect(socket_address)
             found = str(probe.getsockname()[0])
-    except OSError as error:
-        raise ConfigError(f"registry: {address} cannot be reached from here: {error.strerror}") from None
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"registry: {address} cannot be reached from here: {_reason(error)}") from None
     return f"[{found}]" if ":" in found else found
+
+
+def _reason(error: OSError | UnicodeError) -> str:
+    """Return why an address cannot be used; a name that none can have, such as `a..b`, is a UnicodeError."""
+    return getattr(error, "strerror", None) or one_line(error)

@@ -10,6 +10,7 @@ import grpc
 
 from flyserve.core.clock import Clock
 from flyserve.core.endpoints import Endpoint, Snapshot
+from flyserve.core.errors import describe
 from flyserve.core.messages import Role
 from flyserve.v1 import registry_pb2
 from flyserve.v1.registry_pb2_grpc import RegistryStub
@@ -82,8 +83,10 @@ class ListedEndpointSource:
         name, _, port = entry.removeprefix(DNS).rpartition(":")
         try:
             hosts = await self._resolve(name)
-        except OSError as error:
-            logger.warning("%s cannot be resolved (%s): its last addresses stay in use", name, error.strerror)
+        except Exception as error:
+            # NOTE: not only an OSError: a name may be too long. Without a watch no replica is ever found.
+            reason = getattr(error, "strerror", None) or describe(error)
+            logger.warning("%s cannot be resolved (%s): its last addresses stay in use", name, reason)
         else:
             self._known[entry] = tuple(sorted(f"{host}:{port}" for host in hosts))
         return self._known.get(entry, ())

@@ -3,7 +3,7 @@ import socket
 import pytest
 
 from flyserve.core.errors import ConfigError
-from services.common.addresses import interface_towards
+from services.common.addresses import bind_fault, interface_towards
 
 
 def test_the_interface_towards_loopback_is_loopback() -> None:
@@ -18,3 +18,9 @@ def test_a_registry_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(socket, "getaddrinfo", unknown)  # whatever the resolver of this machine answers
     with pytest.raises(ConfigError, match=r"registry: nowhere\.invalid:7 cannot be reached from here"):
         interface_towards("nowhere.invalid:7")
+
+
+def test_a_name_that_none_can_have_is_a_fault() -> None:
+    assert bind_fault("a..b", 7)
+    with pytest.raises(ConfigError, match=r"registry: a\.\.b:7 cannot be reached from here: ."):
+        interface_towards("a..b:7")

@@ -86,6 +86,12 @@ async def test_while_a_name_cannot_be_resolved_its_last_addresses_stay_in_use() 
         assert await watched.resolve_again() == [first, ["10.0.0.4:50100", "10.0.0.9:1"]]
 
 
+async def test_a_name_that_none_can_have_leaves_the_others_in_use() -> None:
+    source = ListedEndpointSource({Role.TARGET: ["dns:a..b:1", "h:1"]}, VirtualClock())
+    async with aclosing(source.watch()) as snapshots:
+        assert [endpoint.address for endpoint in (await anext(snapshots)).endpoints] == ["h:1"]
+
+
 async def test_resolved_addresses_can_be_followed_by_a_port() -> None:
     assert await resolve_addresses("127.0.0.1") == {"127.0.0.1"}
     assert await resolve_addresses("::1") == {"[::1]"}
