@@ -1,8 +1,9 @@
 """Parts of an assistant's message: content, reasoning and tool calls; and their collector."""
 
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from router.json_text import is_json_object
 from router.text.stop_strings import StopStrings
@@ -37,6 +38,7 @@ class Parts:
         reasoning_tokens: Tokens of the reasoning, its end included.
         are_content: For each of the next tokens whose part is decided, True if it is one of the content;
             only where the format of the message tracks them.
+        mixed: Content and calls in their order, if there are both; else empty.
     """
 
     content: str = ""
@@ -45,19 +47,38 @@ class Parts:
     has_whole_calls: bool = False
     reasoning_tokens: int = 0
     are_content: tuple[bool, ...] = ()
+    mixed: tuple[str | CallPart, ...] = ()
+
+    @property
+    def in_order(self) -> tuple[str | CallPart, ...]:
+        """Content and calls in their order."""
+        return self.mixed or (*((self.content,) if self.content else ()), *self.calls)
 
 
 def join_parts(all_parts: Iterable[Parts]) -> Parts:
     """Return the message that consists of these parts, with one entry for each call."""
     parts = list(all_parts)
+    content = "".join(each.content for each in parts)
+    calls = _joined(call for each in parts for call in each.calls)
     return Parts(
-        content="".join(each.content for each in parts),
+        content=content,
         reasoning="".join(each.reasoning for each in parts),
-        calls=_joined(call for each in parts for call in each.calls),
+        calls=calls,
         has_whole_calls=bool(parts) and parts[-1].has_whole_calls,
         reasoning_tokens=sum(each.reasoning_tokens for each in parts),
         are_content=tuple(flag for each in parts for flag in each.are_content),
+        mixed=tuple(_mixed(parts)) if content and calls else (),
     )
+
+
+def _mixed(parts: Iterable[Parts]) -> Iterator[str | CallPart]:
+    """Yield content and calls in their order, what is next to each other as one."""
+    found = (piece for each in parts for piece in each.in_order)
+    for index, pieces in groupby(found, lambda piece: piece.index if isinstance(piece, CallPart) else None):
+        if index is None:
+            yield "".join(map(str, pieces))
+        else:
+            yield from _joined(piece for piece in pieces if isinstance(piece, CallPart))
 
 
 def _joined(parts: Iterable[CallPart]) -> tuple[CallPart, ...]:

@@ -67,6 +67,20 @@ async def test_reasoning_text_and_calls_are_items_alike_whole_and_streamed(tmp_p
         assert "".join(event.delta for event in events if event.type == kind) == expected
 
 
+async def test_text_after_a_call_is_an_item_after_it(tmp_path: Path) -> None:
+    async with serving(tmp_path, f"{F}\nand {G}", reasoning_parser="none") as rig:
+        rig.drafter.model = rig.target.model  # so a chunk has many tokens
+        asked = {**ASKED, "tools": TOOLS, "max_output_tokens": 200}
+        whole = await rig.openai.responses.create(**asked)
+        stream = await rig.openai.responses.create(**asked, stream=True)
+        streamed = [event async for event in stream][-1].response
+    for found in (whole, streamed):
+        first, text, second = found.output
+        assert (first.arguments, second.arguments) == ('{"q": "你好"}', "{}")
+        assert text.content[0].text.strip() == "and"
+        assert {item.status for item in found.output} == {"completed"}
+
+
 def without_ids(item: Any) -> dict[str, Any]:
     return {key: value for key, value in item.model_dump().items() if key not in ("id", "call_id")}
 

@@ -44,10 +44,13 @@ class Output:
         decided = [(self._pending.popleft(), flag) for flag in parts.are_content if self._pending]
         if parts.reasoning:
             yield from self._reasoning(parts.reasoning)
-        if parts.content:
-            yield from self._text(parts.content, [each for each, is_content in decided if is_content])
-        for call in parts.calls:
-            yield from self._call(call)
+        own = [each for each, is_content in decided if is_content]
+        for piece in parts.in_order:
+            if isinstance(piece, CallPart):
+                yield from self._call(piece)
+            else:
+                yield from self._text(piece, own)
+                own = []
 
     def finish(self, status: ItemStatus) -> Iterator[Event]:
         """End the open item; yield its events. A call whose arguments are not whole is incomplete."""

@@ -1,9 +1,10 @@
 """`/v1/responses` as a chat, and the events of its items."""
 
+from collections.abc import Collection
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flyserve.core.grammar import Grammar, GrammarKind
@@ -15,6 +16,9 @@ from router.http.responses.conversion import asked_tools, chat_options, conversa
 from router.http.responses.fields import ResponsesRequest
 from router.http.responses.output import Output
 from router.json_text import is_json_object
+from router.text.stop_strings import StopStrings
+from router.tools.hermes import Hermes
+from router.tools.message import Message, MessageFormat
 from router.tools.parts import CallPart, Parts
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
@@ -116,3 +120,33 @@ def test_the_events_build_the_items(all_parts: list[Parts]) -> None:
         whole = item["arguments"] if item["type"] == "function_call" else item["content"][0]["text"]
         is_cut = item["type"] == "function_call" and not is_json_object(whole)
         assert whole == texts.get(index, "") and item["status"] == ("incomplete" if is_cut else "completed")
+
+
+WRITTEN = '<tool_call>{"name": "f", "arguments": {"a": "b c"}}</tool_call>'
+MIXED = f"Hi.\n{WRITTEN}}}\nand {WRITTEN}{WRITTEN} then"
+ITEMS = [
+    ("message", "Hi."),
+    ("function_call", '{"a": "b c"}'),
+    ("message", "}\nand"),
+    ("function_call", '{"a": "b c"}'),
+    ("function_call", '{"a": "b c"}'),
+    ("message", "then"),
+]
+
+
+@given(st.sets(st.integers(1, len(MIXED))))
+@example(set())
+@example({MIXED.index("c")})
+def test_items_are_in_the_order_of_the_text_however_it_arrives(cuts: Collection[int]) -> None:
+    message = Message(MessageFormat(Hermes, ("f",)), StopStrings())
+    output = Output(lambda prefix: prefix)
+    for length, char in enumerate(MIXED, start=1):
+        message.push(1, char)
+        if length in cuts:
+            list(output.add(message.take()))
+    message.finish("")
+    events = [*output.add(message.take()), *output.finish("completed")]
+    found = [item.model_dump() for item in output.items]
+    texts = [each.get("arguments") or each["content"][0]["text"].strip() for each in found]
+    assert list(zip((each["type"] for each in found), texts, strict=True)) == ITEMS
+    assert {each["status"] for each in found} == {"completed"} and events
