@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+from flyserve.core.errors import Overloaded
 from flyserve.core.messages import ModelInfo, Role
 from flyserve.core.request import GenerateRequest
 from flyserve.core.response import Chunk, DeploymentInfo, Origin
@@ -15,7 +16,7 @@ from router.cost import cpu_s, off_loop
 from router.generation.choices import generate_choices, with_write_timeout
 from router.generation.context import RouterContext
 from router.generation.generation import Emit
-from router.generation.observation import observed_request
+from router.generation.observation import observed_request, record_rejection
 from router.replicas.pools import Accepts, any_replica, roomiest, with_room, with_weights
 from router.replicas.replica import Replica
 from router.requests.request import Deadline, PreparedRequest
@@ -158,6 +159,15 @@ class GenerationService:
                 ) as emit_in_time:
                     await generate_choices(context, prepared, started, deadline, slots, emit_in_time)
         return header
+
+    def check_queue(self) -> None:
+        """Raise Overloaded if a request to the targets could not even wait, before its prompt is made."""
+        context = self._context
+        try:
+            self._admission.check(current_tenant(), Deadline(context.clock, None))
+        except Overloaded:
+            record_rejection(context.metrics)
+            raise
 
     def num_at_once(self, request: GenerateRequest) -> int:
         """Return the number of requests like this one that can run at the same time, at least 1."""

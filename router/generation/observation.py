@@ -85,7 +85,7 @@ class RequestTelemetry:
 
 
 def record_rejection(metrics: RouterMetrics) -> None:
-    """Record a request that a quota rejects before it is read."""
+    """Record a request that a quota, or a full queue, rejects before its prompt is known."""
     outcome = outcome_of(Overloaded(""))
     metrics.requests.labels(UNKNOWN, outcome).inc()
     logger.info("request rejected", extra={FIGURES: {"outcome": outcome, **_api_key()}})

@@ -14,8 +14,9 @@ from flyserve.core.version import VERSION
 from router.config import RouterConfig
 from router.cost import off_loop
 from router.http.api_format import ApiFormat
+from router.http.connection import while_connected
 from router.http.errors import Rejected
-from router.http.json_body import read_object
+from router.http.json_body import JsonBody, read_object
 from router.http.models import ServedModels
 from router.http.objects import Health, ModelList, ResponseModel, Version
 from router.http.responder import Responder
@@ -50,6 +51,10 @@ class Generate:
         request = Request(scope, receive)
         set_peer(request.client.host if request.client else "")
         body = await read_object(request, self._config.http)
+        await while_connected(receive, self._respond(request, body, send))
+
+    async def _respond(self, request: Request, body: JsonBody, send: Send) -> None:
+        self._models.check(body.fields.get("model"))
         request_id: str = request.state.request_id
         parsed = await off_loop(body.cost_s, partial(self._format.parse, body.fields, request_id))
         parsed = self._models.addressed(parsed)
@@ -64,7 +69,7 @@ class Generate:
             sends_metrics=self._config.http.speculation_metrics,
         )
         with self._quotas.batch(current_caller(), len(parsed.requests)):
-            await respond(scope, receive, send)
+            await respond(request.scope, request.receive, send)
 
 
 class InfoEndpoints:

@@ -38,6 +38,18 @@ class ServedModels:
                 f"model is {quoted(name, 256)}, but {absence}; this deployment serves {self._name!r}"
             )
 
+    def check(self, name: Any) -> None:
+        """Refuse a request, by the model that it names, before the work of its prompt.
+
+        Raises:
+            Rejected: There is no such model.
+            Overloaded: The queue for the targets is full.
+        """
+        if isinstance(name, str):
+            self.require(name)
+        if name != self._draft_name:
+            self._service.check_queue()
+
     def addressed(self, request: HttpRequest) -> HttpRequest:
         """Return a request to the model that it names, by default to the targets'.
 

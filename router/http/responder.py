@@ -22,7 +22,7 @@ from router.generation.generation import Emit
 from router.generation.response import MessageChunk
 from router.http.accounting import Accounting
 from router.http.api_format import ApiFormat, HttpRequest
-from router.http.connection import EventStream, while_connected
+from router.http.connection import EventStream
 from router.http.errors import renamed, renamed_text, reply_to
 from router.http.fields import StreamOptions
 from router.http.objects import Envelope, Extension, NamedToken, VerdictToken
@@ -70,13 +70,12 @@ class Responder:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Generate and send; all work ends with this call, and at once when the client disconnects.
+        """Generate and send; all work ends with this call.
 
         Raises:
             FlyServeError: The request failed before anything was sent.
         """
-        work = self._stream(send) if self._request.body.stream else self._whole(scope, receive, send)
-        await while_connected(receive, work)
+        await (self._stream(send) if self._request.body.stream else self._whole(scope, receive, send))
 
     async def _generate(self, emit: Emit) -> None:
         """Generate every choice of every prompt; if one fails, cancel the others.

@@ -1,6 +1,7 @@
 """HTTP requests whose client cancels, that find no slot, that time out, or whose servers fail."""
 
 import asyncio
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,43 @@ async def test_a_reader_that_leaves_frees_everything(rig: HttpRig, stream: bool,
     assert len((await rig.complete(max_tokens=4))["choices"]) == 1
 
 
+class BusyPool(ThreadPoolExecutor):
+    """Threads that do one work, and begin no other."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.waiting = asyncio.Queue[Future[Any]]()
+        self._has_begun = False
+
+    def submit(self, work: Any, /, *arguments: Any, **named: Any) -> Future[Any]:
+        if not self._has_begun:
+            self._has_begun = True
+            return super().submit(work, *arguments, **named)
+        future = Future[Any]()
+        self.waiting.put_nowait(future)
+        return future
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/responses"])
+async def test_a_reader_that_leaves_before_its_prompt_is_made_is_noticed(rig: HttpRig, path: str) -> None:
+    loop, long = asyncio.get_running_loop(), [{"role": "user", "content": "the fox " * 9_000}]
+    ended = asyncio.Event()
+    # The body is parsed; the prompt waits for a thread.
+    loop.set_default_executor(pool := BusyPool())
+    try:
+        body = {"model": MODEL, "messages" if path == CHAT else "input": long}
+        sending = asyncio.create_task(rig.post(path, body))
+        async with asyncio.timeout(240):
+            prompt = await pool.waiting.get()
+            prompt.add_done_callback(lambda _: ended.set())
+            sending.cancel()
+            await ended.wait()
+        assert prompt.cancelled() and not rig.target.openings
+    finally:
+        loop.set_default_executor(ThreadPoolExecutor())
+        pool.shutdown()
+
+
 async def test_a_full_house_says_when_to_come_back(tmp_path: Path) -> None:
     async with serving_http(tmp_path, max_concurrent=1, max_queued=0) as rig:
         release = held(rig.target)
@@ -47,6 +85,26 @@ async def test_a_full_house_says_when_to_come_back(tmp_path: Path) -> None:
             assert error_of(response)["type"] == "rate_limit_error"
         release.set()
         await first
+
+
+async def test_what_cannot_be_served_is_rejected_before_its_prompt_is_made(tmp_path: Path) -> None:
+    async with serving_http(tmp_path, max_concurrent=1, max_queued=0) as rig:
+        release = held(rig.target)
+        first = asyncio.create_task(rig.complete(max_tokens=3))
+        await rig.target.stepped.wait()
+        faulty = [{"role": "system", "content": "a prompt that the template rejects"}]
+        bodies: dict[str, dict[str, Any]] = {CHAT: {"messages": faulty}, "/v1/responses": {"input": faulty}}
+        for path, body in bodies.items():
+            full = await rig.post(path, body)
+            assert (full.status_code, full.headers["retry-after"]) == (429, "1")
+            unknown = await rig.post(path, {**body, "model": "other"})
+            assert (unknown.status_code, error_of(unknown)["param"]) == (404, "model")
+        counted = 'flyserve_requests_total{mode="unknown",outcome="overloaded"} 2.0'
+        assert counted in (await rig.http.get("/metrics")).text
+        release.set()
+        await first
+        for path, body in bodies.items():
+            assert (await rig.post(path, body)).status_code == 400
 
 
 async def test_a_timeout_ends_the_work(rig: HttpRig) -> None:
