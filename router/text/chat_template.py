@@ -2,10 +2,11 @@
 
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from functools import cached_property, lru_cache
+from math import inf
 from pathlib import Path
 from traceback import walk_tb
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from flyserve.core.errors import ConfigError, FieldViolation, InvalidRequest, de
 from router.text.control_tokens import ControlTokens
 from router.text.jinja import TemplateEnvironment
 from router.text.tokenizer import Tokenizer
-from router.text.traced import Traced, of_template, traced
+from router.text.traced import Traced, joined, of_template
 
 logger = logging.getLogger(__name__)
 
@@ -97,11 +98,12 @@ class ChatTemplate:
         variables: Mapping[str, Any],
         ending: Ending = Ending.ANSWER,
         tools: Sequence[Mapping[str, Any]] = (),
+        most: float = inf,
     ) -> tuple[int, ...]:
         """Return the token ids of the prompt, at least one message.
 
         Raise InvalidRequest if there is no template, it rejects the messages or cannot continue the last one,
-        or a variable is reserved.
+        a variable is reserved, or the text has more than `most` characters.
         """
         if not (source := self._source(bool(tools))):
             remedy = "use completions, or set the router's chat_template to a Jinja file"
@@ -114,7 +116,7 @@ class ChatTemplate:
         if mark:
             messages = [*messages[:-1], {**messages[-1], "content": messages[-1]["content"] + mark}]
         variables = {**variables, "continue_final_message": bool(mark)}
-        compiled, text = self._rendered(source, messages, variables, ending is Ending.ANSWER, tools)
+        compiled, text = self._rendered(source, messages, variables, ending is Ending.ANSWER, tools, most)
         return compiled.control_tokens.encode(_up_to(mark, text) if mark else text)
 
     def lost_tokens(self) -> list[str]:
@@ -133,6 +135,7 @@ class ChatTemplate:
         variables: Mapping[str, Any],
         add_generation_prompt: bool,
         tools: Sequence[Mapping[str, Any]],
+        most: float = inf,
     ) -> tuple[_Compiled, Traced]:
         given = {
             **self._variables,
@@ -144,7 +147,9 @@ class ChatTemplate:
         }
         try:
             compiled = self._compiled(source)
-            return compiled, traced(compiled.template.render(given))
+            return compiled, joined(_within(most, compiled.template.generate(given)))
+        except InvalidRequest:
+            raise
         except Exception as error:
             raise InvalidRequest.of("messages", _fault(error)) from None
 
@@ -166,6 +171,17 @@ class ChatTemplate:
         except TemplateSyntaxError as error:
             raise ConfigError(f"chat_template: {file} line {error.lineno}: {error.message}") from None
         return template
+
+
+def _within(most: float, parts: Iterable[str]) -> Iterator[str]:
+    """Yield the parts of a text, one by one: a template may repeat a long variable for every message."""
+    length = 0
+    for part in parts:
+        length += len(part)
+        if length > most:
+            found = f"are rendered to more than {most} characters: shorten chat_template_kwargs and names"
+            raise InvalidRequest.of("messages", found)
+        yield part
 
 
 def _up_to(mark: str, text: Traced) -> Traced:

@@ -11,6 +11,9 @@ from router.requests.prompt_length import check_beginning, too_many_characters
 from router.text.chat_template import ChatTemplate, Ending
 from router.text.tokenizer import Tokenizer
 
+_OF_TEMPLATE = 1_000_000
+"""Characters of a rendered chat beyond twice those that its parts may have."""
+
 
 class TextService:
     """Turn texts into tokens, and back.
@@ -75,12 +78,13 @@ class TextService:
         """Return the token ids of a conversation.
 
         Each message has its role and content. Raise InvalidRequest if the messages are too long, or there is
-        no chat template, or it rejects the messages or the variables.
+        no chat template, or it rejects the messages or the variables, or repeats long ones.
         """
         limit = self._limits.prompt_characters
         if (length := sum(len(message["content"]) for message in messages)) > limit:
             raise InvalidRequest(too_many_characters("messages", f"have {length} characters", limit))
-        return self.template.render(messages, variables, ending, tools)
+        most = 2 * (limit + self._limits.tool_characters) + _OF_TEMPLATE
+        return self.template.render(messages, variables, ending, tools, most)
 
     def detokenize(self, ids: Sequence[int]) -> str:
         """Return the text of tokens, special ones included; raise InvalidRequest for an invalid id."""

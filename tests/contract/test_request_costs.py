@@ -101,6 +101,12 @@ BODIES: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {**HELLO, **function(parameters={"enum": [1] * 900_000})}, "router.limits.tool_characters"),
     (CHAT, {**HELLO, "tool_choice": [1] * 900_000}, "tool_choice must be"),
     (CHAT, {**HELLO, "chat_template_kwargs": names(MANY)}, "has 100000 variables, at most 64"),
+    (CHAT, {**HELLO, "chat_template_kwargs": {"tail": "the fox " * 900_000}}, "more than 3400000 characters"),
+    (
+        CHAT,
+        {"messages": HELLO["messages"] * 200, "chat_template_kwargs": {"tail": "x" * 50_000}},
+        "messages are rendered to more than",
+    ),
     (
         CHAT,
         {**HELLO, "response_format": {"type": "text", **names(MANY)}},
