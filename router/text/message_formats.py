@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from router.config import RouterSection
 from router.text.chat_template import ChatTemplate
 from router.text.tokenizer import Tokenizer
-from router.tools.families import reasoning_markers, tool_parser
-from router.tools.message import MessageFormat
+from router.tools.families import has_channels, reasoning_markers, tool_parser
+from router.tools.message import MessageFormat, markers_of
 from router.tools.parser import ToolParser
 
 _TAIL = 16
@@ -30,9 +30,10 @@ class MessageFormats:
         self.takes_tools = template.takes_tools
         self.arguments_as_text = self.parser is not None and self.parser.arguments_as_text
         self._reasoning = reasoning_markers(config.reasoning_parser, source)
+        self._has_channels = self._reasoning is None and has_channels(config.reasoning_parser, source)
         self._tokenizer = tokenizer
-        markers = (*(self._reasoning or ()), *(self.parser.markers if self.parser else ()))
-        self._markers = {marker: tokenizer.token_of(marker) for marker in markers}
+        known = MessageFormat(self.parser, reasoning=self._reasoning, has_channels=self._has_channels)
+        self._markers = {marker: tokenizer.token_of(marker) for marker in markers_of(known)}
 
     def format(
         self,
@@ -52,7 +53,7 @@ class MessageFormats:
             tracks_tokens: True if the parts of the answer show which tokens are content.
         """
         parser = self.parser if names else None
-        if parser is None and self._reasoning is None and not tracks_tokens:
+        if parser is None and self._reasoning is None and not (self._has_channels or tracks_tokens):
             return None
         return MessageFormat(
             parser,
@@ -63,6 +64,7 @@ class MessageFormats:
             keeps_reasoning=keeps_reasoning,
             markers=self._markers,
             tracks_tokens=tracks_tokens,
+            has_channels=self._has_channels,
         )
 
     def _ends_in_reasoning(self, prompt: Sequence[int]) -> bool:

@@ -12,6 +12,7 @@ from flyserve.core.markers import (
     THINK,
     Markers,
 )
+from router.tools.channels import CHANNELS, GEMMA_THOUGHT
 from router.tools.deepseek import DeepSeek
 from router.tools.hermes import Hermes
 from router.tools.llama3 import Llama3
@@ -74,4 +75,10 @@ def reasoning_markers(family: ReasoningFamily, template: str) -> Markers | None:
     """Return the markers of a family, or with `auto` those whose end a template has."""
     if family is not ReasoningFamily.AUTO:
         return _REASONING.get(family)
-    return next((markers for markers in _REASONING.values() if markers[1] in template), None)
+    known = (*_REASONING.values(), GEMMA_THOUGHT)
+    return next((markers for markers in known if markers[1] in template), None)
+
+
+def has_channels(family: ReasoningFamily, template: str) -> bool:
+    """Return True if a template has the channels of GPT-OSS, which only `auto` looks for."""
+    return family is ReasoningFamily.AUTO and all(marker in template for marker in CHANNELS)

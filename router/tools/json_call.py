@@ -78,6 +78,11 @@ class Reader(Protocol):
         """True within a string, where a marker is text."""
         ...
 
+    @property
+    def is_whole(self) -> bool:
+        """True once the call has all its arguments, although its text may go on."""
+        ...
+
     def push(self, char: str) -> Step:
         """Add a character; the reader never returns `PAST`."""
         ...
@@ -95,6 +100,10 @@ class ArgumentsReader:
     @property
     def in_string(self) -> bool:
         return self._value.in_string
+
+    @property
+    def is_whole(self) -> bool:
+        return False
 
     def push(self, char: str) -> Step:
         if not self.has_begun:
@@ -129,6 +138,10 @@ class CallReader:
     @property
     def in_string(self) -> bool:
         return self._value.in_string
+
+    @property
+    def is_whole(self) -> bool:
+        return self.has_begun and self._arguments is not None
 
     def push(self, char: str) -> Step:
         return self._expects(char)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from flyserve.core.markers import Markers
 from router.text.stop_strings import StopStrings
+from router.tools.channels import CHANNELS, LABELS, LONGEST_HEADER, MESSAGE, is_call, is_reasoning
 from router.tools.content_tokens import ContentTokens
 from router.tools.parser import ToolParser
 from router.tools.parts import Parts, Sink, join_parts, new_call_id
@@ -25,6 +26,7 @@ class MessageFormat:
         markers: Token of each marker; None if the vocabulary has none.
         new_id: Makes the ids of calls; by default as the format requires.
         tracks_tokens: True if the parts of a message show which tokens are content.
+        has_channels: True if reasoning and answer are in channels, as GPT-OSS writes them.
     """
 
     parser: type[ToolParser] | None = None
@@ -36,6 +38,7 @@ class MessageFormat:
     markers: Mapping[str, int | None] | None = None
     new_id: Callable[[], str] | None = None
     tracks_tokens: bool = False
+    has_channels: bool = False
 
 
 class Message:
@@ -55,7 +58,11 @@ class Message:
         self._opening, self._closing = form.reasoning or ("", "")
         self._may_think = form.reasoning is not None and not form.is_thinking
         self._is_thinking = form.reasoning is not None and form.is_thinking
-        self._white = ""
+        self._label = LABELS.get(self._opening, "")
+        self._has_channels = form.has_channels
+        self._header: str | None = None
+        """Header of a channel, while it is written."""
+        self._thought = self._white = ""
         self._reasoning_tokens = 0
         self._tokens = ContentTokens() if form.tracks_tokens else None
         self._settled: list[Parts] = []
@@ -96,7 +103,7 @@ class Message:
         """Decide the part of the tokens whose text has left the message."""
         parser = self._calls
         num_withheld = self._symbols.num_withheld + len(self._white) + self._sink.num_withheld
-        num_withheld += 0 if parser is None else parser.num_withheld
+        num_withheld += len(self._header or "") + (0 if parser is None else parser.num_withheld)
         found = self._sink.take()
         are_content = tuple(tokens.settle(num_withheld, found.content))
         self._settled.append(replace(found, are_content=are_content))
@@ -105,19 +112,41 @@ class Message:
         for symbol in symbols:
             if self._stops.is_found:
                 return
-            if self._is_thinking:
+            if self._has_channels and (self._header is not None or _is_of_channels(symbol)):
+                self._read_header(symbol)
+            elif self._is_thinking:
                 self._think(symbol)
             elif self._may_think:
                 self._begin(symbol)
             else:
                 self._answer(symbol)
 
+    def _read_header(self, symbol: Symbol) -> None:
+        """Take a symbol of a channel's header: a marker ends the text before it, the last one the header."""
+        if self._is_thinking:
+            self._end_thought()
+        header = (self._header or "") + ("" if symbol.is_marker else symbol.text)
+        is_text = len(header) > LONGEST_HEADER
+        is_over = is_text or symbol == Symbol(MESSAGE, is_marker=True)
+        self._header = None if is_over else header
+        if is_over and (is_text or is_call(header)):
+            self._answer(Symbol(header))
+        elif is_over:
+            self._is_thinking = is_reasoning(header)
+
     def _think(self, symbol: Symbol) -> None:
         if symbol == Symbol(self._closing, is_marker=True):
-            self._is_thinking = False
-            self._sink.turn()
+            self._end_thought()
         elif self._keeps_reasoning:
-            self._sink.reasoning(symbol.text)
+            self._thought += symbol.text
+            if len(self._thought) < len(self._label) and self._label.startswith(self._thought):
+                return
+            self._sink.reasoning(self._thought.removeprefix(self._label))
+            self._thought = self._label = ""
+
+    def _end_thought(self) -> None:
+        self._is_thinking = False
+        self._sink.turn()
 
     def _begin(self, symbol: Symbol) -> None:
         """Take the first symbols: reasoning begins before any text, or not at all."""
@@ -141,6 +170,11 @@ class Message:
             self._calls.push(symbol.text)
 
 
+def _is_of_channels(symbol: Symbol) -> bool:
+    return symbol.is_marker and symbol.text in CHANNELS
+
+
 def markers_of(form: MessageFormat) -> Sequence[str]:
     """Return the markers that the parser of a format looks for."""
-    return (*(form.reasoning or ()), *(form.parser.markers if form.parser else ()))
+    channels = CHANNELS if form.has_channels else ()
+    return (*(form.reasoning or ()), *channels, *(form.parser.markers if form.parser else ()))

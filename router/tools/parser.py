@@ -121,11 +121,14 @@ class ToolParser(ABC):
         return ""
 
     def _give_back(self) -> None:
-        """Return what was no call to the content."""
-        has_begun = self._reader is not None and self._reader.has_begun
-        raw, self._reader, self._raw = self._raw, None, ""
+        """Return what was no call to the content; a call that lacks no more than its brace ends."""
+        reader, raw, self._reader, self._raw = self._reader, self._raw, None, ""
+        if reader is not None and reader.is_whole:
+            self._sink.end()
+            self._ended()
+            return
         self._reset()
-        if raw and not has_begun:
+        if raw and not (reader is not None and reader.has_begun):
             self._sink.content(raw)
 
 

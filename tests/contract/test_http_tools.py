@@ -1,6 +1,7 @@
 """Tools and reasoning over HTTP: a model that writes what the test says, as the `openai` package sees it."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,15 +42,17 @@ class Writer(HashModel):
         return self.script[place] if place < len(self.script) else EOS
 
 
-def serving(folder: Path, text: str, context_length: int = 512, **config: Any) -> Any:
-    """Serve a model that writes `text`."""
-    save_tokenizer(folder, markers=MARKERS)
+def serving(
+    folder: Path, text: str, context_length: int = 512, markers: Sequence[str] = MARKERS, **config: Any
+) -> Any:
+    """Serve a model that writes `text`, in which `markers` are special tokens."""
+    save_tokenizer(folder, markers=markers)
     ids = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text).ids
     template = folder / "tools.jinja"
     template.write_text(TEMPLATE, encoding="utf-8")
     config = {"chat_template": template, **config}
     model = Writer(script=tuple(ids), context_length=context_length)
-    return serving_http(folder, model=model, markers=MARKERS, **config)
+    return serving_http(folder, model=model, markers=markers, **config)
 
 
 async def ask(rig: HttpRig, **fields: Any) -> ChatCompletion:
@@ -114,6 +117,34 @@ async def test_a_prompt_may_open_the_reasoning_and_a_request_leave_it_out(tmp_pa
             body = (await rig.post("/v1/chat/completions", {**asked, **fields})).json()
             message = body["choices"][0]["message"]
             assert (message["content"], message.get("reasoning")) == ("yes", reasoning)
+
+
+CHANNELED = (
+    "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes",
+    ("<|start|>", "<|channel|>", "<|message|>", "<|end|>"),
+)
+THOUGHT = ("<|channel>thought\nhm<channel|>yes", ("<|channel>", "<channel|>"))
+
+
+@pytest.mark.parametrize(("text", "markers"), [CHANNELED, THOUGHT])
+async def test_channels_are_reasoning_and_content(
+    tmp_path: Path, text: str, markers: tuple[str, ...]
+) -> None:
+    own = tmp_path / "own.jinja"
+    own.write_text("{% for m in messages %}{{ m.content }}{% endfor %}{# " + "".join(markers) + " #}")
+    async with serving(tmp_path, text, markers=markers, chat_template=own) as rig:
+        whole = await ask(rig)
+        assert (whole.choices[0].message.reasoning, whole.choices[0].message.content) == ("hm", "yes")
+        asked = {"messages": ASK, **EXACT}
+        chunks = await rig.stream("/v1/chat/completions", **asked)
+        deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+        assert "".join(delta.get("content", "") for delta in deltas) == "yes"
+        assert "".join(delta.get("reasoning", "") for delta in deltas) == "hm"
+        body: dict[str, Any] = {"model": MODEL, "input": "the fox", "extra_body": EXACT}
+        items = (await rig.openai.responses.create(**body)).output
+        assert [item.content[0].text for item in items] == ["hm", "yes"]
+    async with serving(tmp_path, text, markers=markers, chat_template=own, reasoning_parser="none") as rig:
+        assert (await ask(rig)).choices[0].message.content == "".join(re.split(r"<\|?\w+\|?>", text))
 
 
 async def test_answers_of_tools_and_the_tools_are_rendered(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Tool calls and reasoning: every format, however the text is cut into rounds."""
 
+import re
 from collections.abc import Sequence
 from itertools import count
 
@@ -9,7 +10,15 @@ from hypothesis import strategies as st
 
 from flyserve.core.markers import MISTRAL_THINK, THINK
 from router.text.stop_strings import StopStrings
-from router.tools.families import PARSERS, ReasoningFamily, ToolFamily, reasoning_markers, tool_parser
+from router.tools.channels import CHANNELS, GEMMA_THOUGHT
+from router.tools.families import (
+    PARSERS,
+    ReasoningFamily,
+    ToolFamily,
+    has_channels,
+    reasoning_markers,
+    tool_parser,
+)
 from router.tools.message import Message, MessageFormat
 from router.tools.parts import Parts, join_parts
 
@@ -35,11 +44,14 @@ CALLS: list[tuple[ToolFamily, str, str, list[tuple[str, str]]]] = [
     (HERMES, '<tool_call>{"name": "f", "arguments": [1]}</tool_call>', "=", []),
     (HERMES, '<tool_call>{"name": "f", "arguments": {"a": [', "", [("f", '{"a": [')]),
     (HERMES, '<tool_call>{"na', "=", []),
+    (HERMES, '<tool_call>{"name": "g", "arguments": {}</tool_call>\nb', "b", [G]),
+    (HERMES, f'<tool_call>{{"name": "f", "arguments": {F[1]}', "", [F]),
     (HERMES, "no <tool_cal and </tool_call> call \n", "=", []),
     (LLAMA3, f'{{"name": "f", "parameters": {F[1]}}}; {{"name": "g", "parameters": {{}}}}', "", [F, G]),
     (LLAMA3, '<|python_tag|>{"type": "function", "name": "g", "parameters": {}}', "", [G]),
     (LLAMA3, '\n{"name": "g", "parameters": {}}\n{"name": "g", "parameters": {}}', "", [G, G]),
     (LLAMA3, '{"name": "g", "parameters": {}}\n{"name": "no"}', '{"name": "no"}', [G]),
+    (LLAMA3, '{"name": "g", "parameters": {}', "", [G]),
     (LLAMA3, '{"name": "Bob", "age": 3}', "=", []),
     (LLAMA3, "<|python_tag|>print(1)", "=", []),
     (LLAMA3, ' hi {"name": "g", "parameters": {}}', "=", []),
@@ -50,6 +62,7 @@ CALLS: list[tuple[ToolFamily, str, str, list[tuple[str, str]]]] = [
         [F, G],
     ),
     (MISTRAL, f"ok[TOOL_CALLS]f{F[1]}[TOOL_CALLS]g[CALL_ID]123[ARGS]{{}}", "ok", [F, G]),
+    (MISTRAL, '[TOOL_CALLS][{"name": "g", "arguments": {}]', "", [G]),
     (MISTRAL, '[TOOL_CALLS]no{"a": 1}', "=", []),
     (MISTRAL, "[TOOL_CALLS] [x", "=", []),
     (MISTRAL, "[TOOL_CALLS]" + "f" * 300, "=", []),
@@ -205,6 +218,60 @@ def test_a_prompt_that_opens_the_reasoning_leaves_it_open() -> None:
     assert parsed(silent, tokens, [5]) == Parts(content="yes", reasoning_tokens=10)
 
 
+_ANALYSIS, _FINAL = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
+_NEXT = "<|end|><|start|>assistant"
+CHANNELED = [
+    (f"{_ANALYSIS}hm <think>{_NEXT}{_FINAL}yes", "hm <think>", "yes"),
+    (f"{_ANALYSIS}hm, {_NEXT}{_ANALYSIS}so{_NEXT}{_FINAL}\nyes<|end|>", "hm,so", "yes"),
+    (f"{_FINAL}analysis", "", "analysis"),
+    ("plain", "", "plain"),
+    (f"{_ANALYSIS}hm", "hm", ""),
+    (f"{_ANALYSIS}hm{_NEXT}<|channel|>fin", "hm", ""),
+    (
+        f"{_ANALYSIS}hm{_NEXT} to=functions.analysis<|channel|>commentary<|message|>{{}}",
+        "hm",
+        "assistant to=functions.analysiscommentary{}",
+    ),
+    (f"<|channel|>{'x' * 300}", "", "x" * 300),
+]
+
+
+@pytest.mark.parametrize(("text", "reasoning", "content"), CHANNELED)
+@pytest.mark.parametrize("by_id", [True, False])
+@pytest.mark.parametrize("cuts", [[], range(400)])
+def test_the_channels_of_gpt_oss_are_reasoning_and_content(
+    text: str, reasoning: str, content: str, by_id: bool, cuts: Sequence[int]
+) -> None:
+    known = {marker: 100 + at for at, marker in enumerate(CHANNELS)} if by_id else {}
+    pieces = re.findall("|".join((*map(re.escape, known), "(?s:.)")), text)
+    form = MessageFormat(has_channels=True, markers=known, tracks_tokens=True)
+    tokens = [(known.get(piece, 1), "" if piece in known else piece) for piece in pieces]
+    found = parsed(form, tokens, cuts)
+    assert (found.reasoning, found.content) == (reasoning, content)
+    assert len(found.are_content) == len(tokens)
+    assert bool(found.reasoning_tokens) == bool(reasoning)
+    silent = MessageFormat(has_channels=True, markers=known, keeps_reasoning=False)
+    assert (parsed(silent, tokens, cuts).reasoning, parsed(silent, tokens, cuts).content) == ("", content)
+
+
+@pytest.mark.parametrize(
+    ("text", "reasoning", "content"),
+    [
+        ("<|channel>thought\nhm<channel|>yes", "hm", "yes"),
+        ("<|channel>thought\n<channel|>yes", "", "yes"),
+        ("<|channel>thoughtful<channel|>yes", "thoughtful", "yes"),
+        ("<|channel>thou", "", ""),
+        ("thought\nyes", "", "thought\nyes"),
+    ],
+)
+@pytest.mark.parametrize("cuts", [[], range(100)])
+def test_the_label_of_gemmas_reasoning_is_no_part_of_it(
+    text: str, reasoning: str, content: str, cuts: Sequence[int]
+) -> None:
+    found = parsed(MessageFormat(reasoning=GEMMA_THOUGHT), [(1, char) for char in text], cuts)
+    assert (found.reasoning, found.content) == (reasoning, content)
+
+
 def test_without_parallel_calls_only_the_first_one_counts() -> None:
     text = '<tool_call>{"name": "g"}</tool_call><tool_call>{"name": "f", "arguments": {}}</tool_call>'
     found = parsed(form_of(HERMES, parallel=False), [(1, text)], [])
@@ -230,5 +297,9 @@ def test_a_template_shows_its_format(template: str, family: ToolFamily | None) -
     assert reasoning_markers(ReasoningFamily.AUTO, template) is None
     assert reasoning_markers(ReasoningFamily.AUTO, template + "</think>") == THINK
     assert reasoning_markers(ReasoningFamily.AUTO, template + "[/THINK]") == MISTRAL_THINK
+    assert reasoning_markers(ReasoningFamily.AUTO, template + "<channel|>") == GEMMA_THOUGHT
+    assert has_channels(ReasoningFamily.AUTO, template + "".join(CHANNELS))
+    assert not has_channels(ReasoningFamily.NONE, template + "".join(CHANNELS))
+    assert not has_channels(ReasoningFamily.AUTO, template + "<|start|><|end|>")
     assert reasoning_markers(ReasoningFamily.THINK, template) == THINK
     assert reasoning_markers(ReasoningFamily.NONE, template + "</think>") is None
