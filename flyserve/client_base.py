@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, ClassVar, Generic, TypeVar, Unpack
 
-from flyserve.connection import TlsOption, make_connection
+from flyserve.connection import TlsOption, is_local, make_connection
 from flyserve.core.errors import START_FIRST, FlyServeError
 from flyserve.core.request import SamplingParams, SpeculationParams
 from flyserve.core.response import Response
@@ -15,7 +15,7 @@ from flyserve.received import ReceivedStream
 from flyserve.requests import Prompt, RequestOptions, make_request
 from flyserve.retries import RetryPolicy
 from flyserve.v1.generation_pb2_grpc import GenerationStub
-from flyserve.wire.channel import CHANNEL_OPTIONS
+from flyserve.wire.channel import CHANNEL_OPTIONS, NO_PROXY
 from flyserve.wire.status import from_rpc_error
 
 ADDRESS_VARIABLE = "FLYSERVE_ADDRESS"
@@ -160,9 +160,10 @@ class ClientCore(Generic[S]):
 
     def _open(self, address: str) -> Any:
         credentials = self._connection.credentials
+        options = (*_OPTIONS, NO_PROXY) if is_local(address) else _OPTIONS
         if credentials is None:
-            return self._grpc.insecure_channel(address, options=_OPTIONS)
-        return self._grpc.secure_channel(address, credentials, options=_OPTIONS)
+            return self._grpc.insecure_channel(address, options=options)
+        return self._grpc.secure_channel(address, credentials, options=options)
 
     def _release(self) -> list[Any]:
         """Return every open channel; no other one is opened from now on."""

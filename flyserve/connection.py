@@ -67,7 +67,7 @@ def make_connection(
         return Connection(addresses, credentials, ())
     if not token or not token.isascii() or not token.isprintable():
         raise ConfigError("token: must be printable ASCII, and not empty")
-    exposed = [] if credentials else [place for place in addresses if not _is_local(place)]
+    exposed = [] if credentials else [place for place in addresses if not is_local(place)]
     if exposed and not allow_plaintext_token:
         raise ConfigError(f"token: would travel to {exposed[0]} in plaintext; use tls, or allow it expressly")
     return Connection(addresses, credentials, (("authorization", f"Bearer {token}"),))
@@ -91,7 +91,7 @@ def _read(path: str | Path | None) -> bytes | None:
         raise ConfigError(f"tls: {path}: {error.strerror}") from None
 
 
-def _is_local(address: str) -> bool:
+def is_local(address: str) -> bool:
     """Return True if data sent there never leaves the machine."""
     if address.startswith(("unix:", "unix-abstract:")):
         return True

@@ -8,6 +8,7 @@ from flyserve.core.limits import MOST_TIMEOUT_S
 
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 5.0
+_MOST_DOUBLINGS = 16
 _SHORTEST_SHARE = 0.5
 """A delay that the client chooses is drawn between this share of it and all of it."""
 _LARGEST_EXCESS = 0.25
@@ -82,6 +83,7 @@ class RetryPolicy:
         if isinstance(error, Overloaded) and error.retry_after_s > 0:
             return error.retry_after_s * (1 + _LARGEST_EXCESS * self._draw())
         if isinstance(error, NotReady):
-            doubled_s = min(_FIRST_WAIT_S * 2.0 ** (self._failures // self._num_places), _LONGEST_WAIT_S)
+            doublings = min(self._failures // self._num_places, _MOST_DOUBLINGS)
+            doubled_s = min(_FIRST_WAIT_S * 2.0**doublings, _LONGEST_WAIT_S)
             return doubled_s * (_SHORTEST_SHARE + (1 - _SHORTEST_SHARE) * self._draw())
         return None

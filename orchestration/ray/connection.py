@@ -11,6 +11,7 @@ import grpc
 
 from flyserve.core.errors import ConfigError, NotReady, describe
 from flyserve.server import use_server
+from flyserve.wire.channel import NO_PROXY
 from orchestration.deployment.file import APPLICATION_ROOT
 from orchestration.local.local_ray import TOKEN, LocalDeploymentInfo, find_local_deployment
 from orchestration.local.ray_settings import loopback_as_address, own_signals, without_messages
@@ -73,7 +74,7 @@ def _require_answer(address: str) -> None:
             f" {_TOKEN_PATH} or in {_TOKEN_FILE}; for a Ray without authentication set RAY_AUTH_MODE=disabled"
         )
     metadata = (("authorization", f"Bearer {token}"),)
-    with grpc.insecure_channel(address) as channel:
+    with grpc.insecure_channel(address, options=(NO_PROXY,)) as channel:
         get_id: Any = channel.unary_unary(_GET_ID)
         try:
             get_id(b"", timeout=_ANSWER_TIMEOUT_S, metadata=metadata)

@@ -2,13 +2,14 @@
 
 import grpc
 
-from flyserve.wire.channel import CHANNEL_OPTIONS
+from flyserve.wire.channel import CHANNEL_OPTIONS, NO_PROXY
 from services.common.in_process.channel import InProcessChannel
 from services.common.in_process.server import is_in_process
 from services.common.security.identity import PeerTls
 
 _OPTIONS = (
     *CHANNEL_OPTIONS,
+    NO_PROXY,
     # A connection of its own per channel: closing one must not disturb another's connection.
     ("grpc.use_local_subchannel_pool", 1),
 )

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 import threading
@@ -386,3 +387,22 @@ def test_an_interrupt_within_grpcs_own_lock_is_an_interrupt(
     monkeypatch.setattr(stream, "_open", InterruptedCall)
     with pytest.raises(KeyboardInterrupt):
         next(stream)
+
+
+CONNECTED = {
+    "client": "from flyserve import Client; Client(ADDRESS).generate('hello')",
+    "service": (
+        "import asyncio; from services.common.channel import open_channel\n"
+        "async def connect(): await open_channel(ADDRESS).channel_ready()\n"
+        "asyncio.run(connect())"
+    ),
+}
+
+
+@pytest.mark.parametrize("script", CONNECTED.values(), ids=CONNECTED)
+def test_a_proxy_is_not_asked_for_this_machine_or_between_services(script: str) -> None:
+    proxies = dict.fromkeys(("http_proxy", "https_proxy"), f"http://{rejected_address()}")
+    without = dict.fromkeys(("no_proxy", "NO_PROXY"), "")
+    with fake_generation() as (_, address):
+        command = [sys.executable, "-c", script.replace("ADDRESS", repr(address))]
+        subprocess.run(command, env=os.environ | proxies | without, check=True, timeout=240)

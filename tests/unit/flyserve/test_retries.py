@@ -38,6 +38,10 @@ def test_waits_double_and_are_bounded(retries: int, draw: float) -> None:
         assert longest_s / 2 - 1e-9 <= wait_s <= longest_s + 1e-9
 
 
+def test_waits_of_hours_stay_bounded() -> None:
+    assert waits(RetryPolicy(3000, 1, 0, None, 0.0, lambda: 1.0), AWAY)[-1] == 5.0
+
+
 @given(delay_s=st.floats(0.001, 100), draw=SHARE)
 def test_a_full_server_is_never_asked_sooner_than_it_says(delay_s: float, draw: float) -> None:
     (wait_s,) = waits(RetryPolicy(1, 1, 0, None, 0.0, lambda: draw), Overloaded("full", delay_s))
