@@ -26,10 +26,30 @@ def cpu_s(*, characters: int = 0, items: int = 0, values: int = 0) -> float:
 
 
 async def off_loop(cost_s: float, work: Callable[[], T]) -> T:
-    """Run `work`; in a thread if its estimated CPU seconds would delay others on the event loop."""
-    if cost_s > _MOST_INLINE_S:
-        return await asyncio.to_thread(work)
-    return work()
+    """Run `work`; in a thread if its estimated CPU seconds would delay others on the event loop.
+
+    A call that is cancelled ends at once if no thread has begun the work, else with the work: until then it
+    counts towards the limits of its caller.
+    """
+    if cost_s <= _MOST_INLINE_S:
+        return work()
+    has_begun = False
+
+    def begin() -> T:
+        nonlocal has_begun
+        has_begun = True
+        return work()
+
+    task = asyncio.create_task(asyncio.to_thread(begin))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if has_begun:
+            await asyncio.wait([task])
+            task.exception()
+        else:
+            task.cancel()
+        raise
 
 
 def num_values(num_tokens: int, num_logprobs: int | None) -> int:

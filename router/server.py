@@ -59,7 +59,7 @@ async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
     context = await _create_context(config, clock, model, replicas, telemetry)
     service = GenerationService(context)
     byte_limits = ByteLimits(config.max_body_bytes_in_all, config.max_body_bytes_per_key)
-    quotas = Quotas(clock, byte_limits, partial(record_rejection, context.metrics))
+    quotas = Quotas(clock, byte_limits, partial(record_rejection, context.metrics, "quota"))
     tasks = await _start_tasks(service, config, clock, identity)
     sidecars = []
     if config.http_port is not None:

@@ -166,7 +166,7 @@ class GenerationService:
         try:
             self._admission.check(current_tenant(), Deadline(context.clock, None))
         except Overloaded:
-            record_rejection(context.metrics)
+            record_rejection(context.metrics, "queue")
             raise
 
     def num_at_once(self, request: GenerateRequest) -> int:

@@ -84,11 +84,11 @@ class RequestTelemetry:
         logger.info("request ended", extra={FIGURES: {**figures, **_api_key()}})
 
 
-def record_rejection(metrics: RouterMetrics) -> None:
-    """Record a request that a quota, or a full queue, rejects before its prompt is known."""
+def record_rejection(metrics: RouterMetrics, limit: str) -> None:
+    """Record a request that `limit`, a quota or the queue, rejects before its prompt is known."""
     outcome = outcome_of(Overloaded(""))
     metrics.requests.labels(UNKNOWN, outcome).inc()
-    logger.info("request rejected", extra={FIGURES: {"outcome": outcome, **_api_key()}})
+    logger.info("request rejected", extra={FIGURES: {"outcome": outcome, "limit": limit, **_api_key()}})
 
 
 def _api_key() -> dict[str, str]:

@@ -45,7 +45,7 @@ class ServedModels:
             Rejected: There is no such model.
             Overloaded: The queue for the targets is full.
         """
-        if isinstance(name, str):
+        if isinstance(name, str) and name:
             self.require(name)
         if name != self._draft_name:
             self._service.check_queue()

@@ -105,6 +105,7 @@ async def test_what_cannot_be_served_is_rejected_before_its_prompt_is_made(tmp_p
         await first
         for path, body in bodies.items():
             assert (await rig.post(path, body)).status_code == 400
+            assert (await rig.post(path, {**body, "model": ""})).status_code == 400
 
 
 async def test_a_timeout_ends_the_work(rig: HttpRig) -> None:
