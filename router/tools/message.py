@@ -81,9 +81,11 @@ class Message:
         """End the message with the last text, which belongs to no token."""
         self._take(self._symbols.push_text(text))
         self._take(self._symbols.flush())
-        if self._white:
-            white, self._white = self._white, ""
-            self._answer(Symbol(white))
+        header = self._header or ""
+        is_text = len(header.split()) > 1 and not is_call(header)  # of a model that has left out the marker
+        if rest := header if is_text else self._white:
+            self._header, self._white = None, ""
+            self._answer(Symbol(rest))
         if self._calls is not None:
             self._calls.finish()
         self._sink.flush()
@@ -118,12 +120,15 @@ class Message:
                 self._think(symbol)
             elif self._may_think:
                 self._begin(symbol)
+            elif self._opening in LABELS and symbol == Symbol(self._opening, is_marker=True):
+                self._sink.turn()
+                self._is_thinking, self._label = True, LABELS[self._opening]
             else:
                 self._answer(symbol)
 
     def _read_header(self, symbol: Symbol) -> None:
         """Take a symbol of a channel's header: a marker ends the text before it, the last one the header."""
-        if self._is_thinking:
+        if self._header is None:
             self._end_thought()
         header = (self._header or "") + ("" if symbol.is_marker else symbol.text)
         is_text = len(header) > LONGEST_HEADER

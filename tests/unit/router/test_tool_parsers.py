@@ -233,6 +233,7 @@ CHANNELED = [
         "assistant to=functions.analysiscommentary{}",
     ),
     (f"<|channel|>{'x' * 300}", "", "x" * 300),
+    ("<|channel|>final Hello there", "", "final Hello there"),
 ]
 
 
@@ -254,11 +255,22 @@ def test_the_channels_of_gpt_oss_are_reasoning_and_content(
     assert (parsed(silent, tokens, cuts).reasoning, parsed(silent, tokens, cuts).content) == ("", content)
 
 
+def test_no_stop_string_reaches_over_two_channels() -> None:
+    known = {marker: 100 + at for at, marker in enumerate(CHANNELS)}
+    text = f"<|channel|>commentary<|message|>Checking.{_NEXT}{_FINAL}Stop here."
+    pieces = re.findall("|".join((*map(re.escape, known), "(?s:.)")), text)
+    tokens = [(known.get(piece, 1), "" if piece in known else piece) for piece in pieces]
+    found, length = written(MessageFormat(has_channels=True, markers=known), tokens, [], ["g.S"])
+    assert (found.content, length) == ("Checking.Stop here.", len(tokens))
+
+
 @pytest.mark.parametrize(
     ("text", "reasoning", "content"),
     [
         ("<|channel>thought\nhm<channel|>yes", "hm", "yes"),
         ("<|channel>thought\n<channel|>yes", "", "yes"),
+        ("<|channel>thought\nhm, <channel|><|channel>thought\nso<channel|>yes", "hm,so", "yes"),
+        ("yes<|channel>thought\nhm<channel|>, sir", "hm", "yes, sir"),
         ("<|channel>thoughtful<channel|>yes", "thoughtful", "yes"),
         ("<|channel>thou", "", ""),
         ("thought\nyes", "", "thought\nyes"),
