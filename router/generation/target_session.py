@@ -118,7 +118,7 @@ class TargetSession(ReplicaSession[TargetStream]):
             raise error
         await self._wait_for_place()
         self._failed.clear()
-        await self._pool.wait_for_place(accepts)
+        await self._pool.pause(accepts)
         return await self._pick(accepts)
 
     def _check(

@@ -12,8 +12,8 @@ from router.replicas.replica import Replica
 Accepts = Callable[[Replica], bool]
 """Predicate: return True if a replica can be used."""
 
-_RECHECK_S = 0.1
-"""Time between two looks at replicas that have refused a sequence."""
+PAUSE_S = 0.1
+"""Least time between two requests of a sequence to replicas that have all refused it."""
 
 
 class ReplicaPool:
@@ -77,13 +77,13 @@ class ReplicaPool:
             candidates = candidates or usable or ready
         return candidates
 
-    async def wait_for_place(self, accepts: Accepts) -> None:
-        """Wait while all accepted replicas that are ready have refused a sequence.
+    async def pause(self, accepts: Accepts) -> None:
+        """Wait a moment if all accepted replicas that are ready have refused a sequence.
 
         The router's queue counts the places of all replicas, also of those that are not accepted.
         """
-        while (ready := self.ready(accepts)) and all(replica.has_refused for replica in ready):
-            await asyncio.sleep(_RECHECK_S)
+        if all(replica.has_refused for replica in self.ready(accepts)):
+            await asyncio.sleep(PAUSE_S)
 
     async def wait(self, accepts: Accepts, timeout_s: float) -> bool:
         """Wait at most `timeout_s` for an accepted replica; return True if there is one."""

@@ -40,6 +40,10 @@ class Config(BaseModel):
 C = TypeVar("C", bound=Config)
 
 
+_MERGE = "tag:yaml.org,2002:merge"
+"""Tag of the key `<<`, which a mapping may have several times."""
+
+
 class RepeatedKey(yaml.YAMLError):
     """A mapping has a key twice; the library would drop the first value without an error."""
 
@@ -51,7 +55,9 @@ class _Loader(yaml.SafeLoader):
         node = super().compose_mapping_node(anchor)
         lines: dict[tuple[str, str], int] = {}
         for key, _ in node.value:
-            name, line = (key.tag, str(key.value)), key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
+                continue
+            name, line = (key.tag, key.value), key.start_mark.line + 1
             if name in lines:
                 raise RepeatedKey(f"key {key.value!r} is in line {lines[name]} and again in line {line}")
             lines[name] = line

@@ -44,11 +44,11 @@ async def test_a_drafter_that_answers_no_draft_is_left_by_all_until_it_does(
     model: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     target, drafter = FakeTarget(HashModel()), FakeDrafter(HashModel())
-    gate = held(drafter)
+    gate = held(drafter, 3)
     limits = {"draft_timeout_s": STEP_S, "probe_interval_s": 600}
     async with asyncio.timeout(LIMIT_S), running(model, [target], [drafter], **limits) as rig:
         calls = [asyncio.create_task(rig.generate(EXACT)) for _ in range(2)]
-        while drafter.num_steps < 2:
+        while drafter.num_steps < 4:
             drafter.stepped.clear()
             await drafter.stepped.wait()
         pass_time(STEP_S + 1)
@@ -60,6 +60,27 @@ async def test_a_drafter_that_answers_no_draft_is_left_by_all_until_it_does(
     assert len({tuple(ids(response)) for response in responses}) == 1
     lost = [r for r in caplog.records if r.name.endswith("directory") and r.getMessage().endswith("failed")]
     assert len(lost) == 1
+
+
+async def test_a_long_prompt_takes_its_drafter_from_no_other_response(
+    model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    target, drafter = FakeTarget(HashModel()), FakeDrafter(HashModel())
+
+    async def script(number: int) -> None:
+        if number == 1:
+            await asyncio.Event().wait()
+
+    drafter.script = script
+    limits = {"draft_timeout_s": STEP_S, "probe_interval_s": 600}
+    async with asyncio.timeout(LIMIT_S), running(model, [target], [drafter], **limits) as rig:
+        call = asyncio.create_task(rig.generate(EXACT))
+        await drafter.stepped.wait()
+        pass_time(STEP_S + 1)
+        await drafter.all_closed.wait()
+        await call
+        assert (await rig.generate(EXACT)).statistics.drafted
+    assert_kept(caplog)
 
 
 async def test_the_first_token_does_not_wait_for_the_drafter(model: Path) -> None:

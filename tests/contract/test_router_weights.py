@@ -9,13 +9,13 @@ import pytest
 
 from flyserve.core.errors import Overloaded
 from flyserve.v1 import generation_pb2 as pb
+from router.replicas.pools import PAUSE_S
 from tests.contract.fakes import FakeDrafter, FakeService, FakeTarget, HashModel, held
 from tests.contract.router_rig import EXACT, PLAIN, Rig, make_request, running
 from tests.support.serving import becomes_true
 
 PATIENCE_S = 240
 WEIGHTS = ("old", "new")
-DELAY_S = 0.5
 
 
 async def weights_of(rig: Rig, mode: int, prompt: Sequence[int] = (40, 41)) -> str:
@@ -68,7 +68,7 @@ async def test_a_request_gets_only_weights_that_it_was_checked_for(model: Path) 
     assert not plain_only.num_opened
 
 
-async def test_weights_that_refuse_are_asked_again_after_their_delay(model: Path) -> None:
+async def test_weights_that_refuse_are_not_asked_again_without_a_pause(model: Path) -> None:
     """The other weights have places, so the router's own queue lets the response pass at once."""
     full, free = (FakeTarget(HashModel(), weight_fingerprint=each) for each in WEIGHTS)
     asked: list[float] = []
@@ -76,11 +76,11 @@ async def test_weights_that_refuse_are_asked_again_after_their_delay(model: Path
     async def script(number: int) -> None:
         asked.append(asyncio.get_running_loop().time())
         if number < 3:
-            raise Overloaded("full", DELAY_S)
+            raise Overloaded("full", 60.0)
 
     full.script = script
     resume = pb.Resumption(choices=[pb.ReceivedChoice(token_ids=[5])], weight_fingerprint="old")
     async with running(model, [full, free]) as rig:
         await rig.stream(PLAIN, 5, resume=resume)
-    assert all(later - earlier >= DELAY_S for earlier, later in pairwise(asked[:3]))
+    assert all(later - earlier >= PAUSE_S for earlier, later in pairwise(asked[:3]))
     assert len(asked) >= 3 and not free.num_opened

@@ -179,7 +179,8 @@ class DrafterSession:
                     wanted.sequence, wanted.decided, max_tokens, self._end_at_stop
                 )
         except TimeoutError:
-            if replica.num_answers == answers_before:
+            # NOTE: the first step of a stream computes the prompt, which may take longer at a sound drafter.
+            if self._num_answers and replica.num_answers == answers_before:
                 replica.fail()
             raise NotReady(f"no answer within {self._timeout_s:g} s (router.draft_timeout_s)") from None
         # NOTE: before the answer counts: a replica that never fits its steps must not be tried without delay.

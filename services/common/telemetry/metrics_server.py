@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from contextlib import suppress
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -12,6 +13,8 @@ from flyserve.core.errors import ConfigError
 
 _SILENCE_S = 10.0
 """Time without a byte of a client, or to it, after which its connection is closed."""
+_LONGEST_S = 60.0
+"""Time for a whole connection."""
 _ALL_PORTS = 65_536
 _MOST_CONNECTIONS = 32
 """Connections at once; a further one is closed without an answer."""
@@ -62,13 +65,21 @@ class _Server(ThreadingMixIn, WSGIServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        timer = threading.Timer(_LONGEST_S, _shut_down, [request])
+        timer.start()
         try:
             super().process_request_thread(request, client_address)
         finally:
+            timer.cancel()
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print nothing: a client is silent, or has closed its connection."""
+
+
+def _shut_down(connection: socket.socket) -> None:
+    with suppress(OSError):  # it has ended meanwhile
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Connection(WSGIRequestHandler):

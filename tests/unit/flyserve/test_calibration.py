@@ -175,7 +175,7 @@ class OneWaits:
             assert self.has_begun.wait(240)
             raise ConfigError("failed")
         self.has_begun.set()
-        self.released.wait(20)
+        self.released.wait(240)
         self.has_ended.set()
         raise ConfigError("released")
 

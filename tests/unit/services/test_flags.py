@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from router.config import RouterConfig
-from services.common.config import Config
+from services.common.config import Config, parse_yaml
 from services.common.flags import configure
 from services.common.sections import ENGINE, Engines, sections_of
 from services.drafter.config import DRAFTERS
@@ -145,3 +145,8 @@ def test_help_shows_every_key_with_its_description(capsys: pytest.CaptureFixture
         "Token rows of one forward; longer prefills are processed in chunks." in shown
         and "Default: 512." in shown
     )
+
+
+def test_a_mapping_may_merge_several_others() -> None:
+    text = "a: &a {x: 1}\nb: &b {y: 2}\nc:\n  <<: *a\n  <<: *b\n"
+    assert parse_yaml(text)["c"] == {"x": 1, "y": 2}
