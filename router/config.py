@@ -198,7 +198,8 @@ class RouterSection(Config):
 
     draft_timeout_s: float = Field(30.0, gt=0)
     """Time limit of one draft, after which another drafter is asked. The slow one counts as lost if its
-    health probe fails, or if it has answered no other step in that time."""
+    health probe fails, or if it has answered no other step in that time; the first draft of a response, which
+    computes the prompt, does not count."""
 
     draft_patience: float = Field(1.0, ge=0, allow_inf_nan=False)
     """Time that a round waits for a draft, as a multiple of the time that the draft is expected to save.
