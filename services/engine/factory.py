@@ -20,7 +20,7 @@ from services.engine.config import (
 from services.engine.engine import Engine
 from services.engine.grammars import EngineGrammars
 from services.engine.loading.light_start import light_start
-from services.engine.loading.visible_gpus import hide_gpus
+from services.engine.loading.torch_environment import set_environment
 from services.engine.simulation.clock_engine import ClockEngine
 from services.engine.simulation.runner import SimulatedRunner
 from services.engine.thread_engine import ThreadEngine
@@ -48,7 +48,7 @@ def build_engine(
             config.simulated, config.role, config.max_sequences, config.fixed_kv_tokens
         )
         return ClockEngine(simulated, clock or SystemClock(), config)
-    hide_gpus(config.device)
+    set_environment(config.device)
     return _engine(config, start_followers)
 
 

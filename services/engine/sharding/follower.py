@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from services.engine.base import ForwardInput
 from services.engine.config import ModelConfig, StartFollowers
 from services.engine.loading.light_start import light_start
-from services.engine.loading.visible_gpus import hide_gpus
+from services.engine.loading.torch_environment import set_environment
 from services.engine.sharding.plans import decode, replay
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def follow(config: ModelConfig, rank: int, port: int) -> None:
         ModelError: The model is not supported, or the group was not complete in time.
         RunnerLost: The group is broken.
     """
-    hide_gpus(config.device)
+    set_environment(config.device)
     with light_start(is_whole=False):
         from services.engine.forward.torch_runner import load_runner
         from services.engine.sharding.group import ShardGroup

@@ -1,7 +1,6 @@
 """The device of a process, with GPUs that are fakes: settings, the GPU of a rank, lost devices."""
 
 import asyncio
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,8 +12,7 @@ from torch._C._distributed_c10d import HashStore
 
 from flyserve.core.errors import InternalError, ModelError, NotReady
 from flyserve.core.messages import ModelInfo, Role
-from services.engine.config import ModelConfig, Sharding
-from services.engine.factory import build_engine
+from services.engine.config import Sharding
 from services.engine.forward.choice import choose_forward
 from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.self_check import Forward
@@ -22,7 +20,6 @@ from services.engine.forward.torch_runner import TorchRunner
 from services.engine.head.head_scorer import HeadScorer
 from services.engine.loading.device import prepare_device, take_gpu
 from services.engine.loading.model import device_map, load_model
-from services.engine.loading.visible_gpus import hide_gpus
 from services.engine.memory.kv_cache import ContiguousKvCache
 from services.engine.sharding.group import join_all
 from services.engine.thread_engine import ThreadEngine
@@ -95,22 +92,6 @@ def test_two_ranks_with_one_gpu_are_refused() -> None:
     store.set("rank-1", "gpu GPU-0")
     with pytest.raises(ModelError, match="ranks 0 and 1 have the same GPU, GPU-0"):
         join_all(store, 0, sharding, "GPU-0")
-
-
-def test_a_process_on_the_cpu_sees_no_gpu() -> None:
-    environment = {"CUDA_VISIBLE_DEVICES": "0,1"}
-    hide_gpus("cuda", environment)
-    assert environment == {"CUDA_VISIBLE_DEVICES": "0,1"}
-    hide_gpus("cpu", environment)
-    assert environment == {"CUDA_VISIBLE_DEVICES": ""}
-
-
-def test_an_engine_on_the_cpu_hides_the_gpus(
-    model_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    build_engine(ModelConfig(role=Role.TARGET, model=model_folder("llama"), dtype="float32", kv_tokens=64))
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
 
 
 def test_weights_are_created_on_the_gpu_unless_transformers_splits_them() -> None:
