@@ -20,7 +20,7 @@ from benchmarks.harness.machine import THREADS, Machine, this_machine
 from benchmarks.harness.system import RESULTS, ROOT
 from flyserve.bench.progress import progress_bar
 from flyserve.cli.terminal import EXIT_FAILED, messages, output, reported_errors
-from flyserve.core.errors import START_FIRST, ConfigError
+from flyserve.core.errors import ConfigError
 
 SCENARIOS = ("acceleration", "capacity", "gpu", "load", "open_loop", "peers", "quality", "real", "soak")
 JOINED = ("peers", "real")
@@ -118,7 +118,7 @@ def main(
         _list_scenarios()
         return
     os.environ["OMP_NUM_THREADS"] = str(THREADS)  # read by torch, which only some scenarios import
-    with reported_errors(START_FIRST):
+    with reported_errors():
         scenario = load_scenario(name)
         check_parts(name, tuple(getattr(scenario, "PARTS", ())), only or ())
         plan, results = make_plan(name, scenario.Plan, quick, settings or ()), folder or RESULTS

@@ -12,7 +12,7 @@ from flyserve.cli.options import Verbose
 from flyserve.cli.terminal import messages, output, reported_errors
 from flyserve.cli.up import running
 from flyserve.client import Client
-from flyserve.core.errors import START_FIRST, ConfigError
+from flyserve.core.errors import ConfigError
 from flyserve.server import demo_file
 from flyserve.whole_file import write_whole
 
@@ -53,7 +53,7 @@ def bench(
     verbose: Verbose = False,
 ) -> None:
     """Compare the ways of decoding on held-out tasks or on your own prompts, and print a table."""
-    with reported_errors(START_FIRST):
+    with reported_errors():
         from flyserve.bench.comparison import comparison_table, notes, run
         from flyserve.bench.tasks import load_tasks, own_tasks
 

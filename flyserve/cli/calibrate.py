@@ -10,7 +10,7 @@ import typer
 from flyserve.cli.groups import grouped
 from flyserve.cli.options import ConnectionOptions, time_option
 from flyserve.cli.terminal import messages, output, reported_errors
-from flyserve.core.errors import START_FIRST, ConfigError
+from flyserve.core.errors import ConfigError
 from flyserve.whole_file import write_whole
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def calibrate(
     Records what target and drafter say about your prompts, replays every rule on it, and prints tokens per
     round against what is lost. Every figure is that of the whole response under the rule.
     """
-    with reported_errors(START_FIRST):
+    with reported_errors():
         from flyserve.calibration.candidate import candidates
         from flyserve.calibration.collect import Collector
         from flyserve.calibration.prompts import Judge, check_distinct, load_prompts

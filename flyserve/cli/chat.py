@@ -14,7 +14,7 @@ from flyserve.cli.reading import is_stdin_a_terminal, stdin_lines
 from flyserve.cli.show import is_coloured, print_json, show_legend, show_notes, show_text
 from flyserve.cli.terminal import messages, output, print_error, reported_errors
 from flyserve.client import Client, Stream
-from flyserve.core.errors import START_FIRST, FlyServeError
+from flyserve.core.errors import FlyServeError
 from flyserve.core.request import ChatMessage
 
 EXAMPLES = """Examples:
@@ -44,7 +44,7 @@ def chat(
     On a terminal: /new starts a new conversation, /help shows the commands, /quit or Ctrl-D ends it, Ctrl-C
     stops an answer. From a pipe every line but /new is a turn, and the first error ends the conversation.
     """
-    with reported_errors(START_FIRST), connection.client() as client:
+    with reported_errors(), connection.client() as client:
 
         def ask(conversation: list[ChatMessage]) -> Stream:
             return client.stream_chat(
@@ -77,7 +77,7 @@ def _take_turn(
         if not is_interactive:
             raise
         conversation.pop()
-        print_error(error, START_FIRST)
+        print_error(error)
         return
     conversation.append(ChatMessage("assistant", answer))
 

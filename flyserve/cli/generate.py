@@ -11,7 +11,6 @@ from flyserve.cli.options import ConnectionOptions, SamplingOptions, Speculation
 from flyserve.cli.reading import read_stdin, read_text
 from flyserve.cli.show import print_json, print_json_lines, show, show_choices
 from flyserve.cli.terminal import reported_errors
-from flyserve.core.errors import START_FIRST
 from flyserve.core.grammar import Grammar, GrammarKind
 from flyserve.requests import RequestOptions
 
@@ -73,7 +72,7 @@ def generate(
         raise typer.BadParameter(
             "give one of --json-schema, --regex and --choice", param_hint="--json-schema"
         )
-    with reported_errors(START_FIRST), connection.client() as client:
+    with reported_errors(), connection.client() as client:
         text = read_stdin() if prompt == "-" else prompt
         request = (text, max_new_tokens, sampling, speculation)
         grammar = _grammar(json_schema, regex, choice)

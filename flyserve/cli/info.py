@@ -16,7 +16,6 @@ from flyserve.cli.terminal import output, reported_errors
 from flyserve.cli.watching import keep_watching, ticks
 from flyserve.client import Client
 from flyserve.core.break_even import break_even
-from flyserve.core.errors import START_FIRST
 from flyserve.core.messages import ModelInfo
 from flyserve.core.presets import PRESETS
 from flyserve.core.request import SpeculationParams
@@ -50,7 +49,7 @@ def info(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per update.")] = False,
 ) -> None:
     """Show what a deployment serves: its models, the defaults of a request, and its limits."""
-    with reported_errors(START_FIRST), connection.client() as client:
+    with reported_errors(), connection.client() as client:
         timeout_s = connection.timeout_s or _TIMEOUT_S
         if not watch:
             look = read_status(client, timeout_s)

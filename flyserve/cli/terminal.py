@@ -101,17 +101,16 @@ def messages() -> SafeConsole:
 
 
 @contextmanager
-def reported_errors(remedy: str = "") -> Iterator[None]:
+def reported_errors() -> Iterator[None]:
     """Report an expected error as one line on stderr and an exit status for its kind; 130 for Ctrl-C.
 
     An error of the system that names a file is the file's: Python's own checks of paths raise it, too.
-    `remedy` is the advice if nothing can serve at present.
     """
     try:
         with stop_signals.raised():
             yield
     except FlyServeError as error:
-        print_error(error, remedy)
+        print_error(error)
         raise typer.Exit(exit_status(error)) from None
     except OSError as error:
         if error.filename is None:
@@ -135,9 +134,9 @@ def ended_at_once() -> Iterator[None]:
         yield
 
 
-def print_error(error: FlyServeError, remedy: str = "") -> None:
+def print_error(error: FlyServeError) -> None:
     """Print one line on stderr: the error and its remedy."""
-    message, hint = " ".join(str(error).split()), _hint(error, remedy)
+    message, hint = " ".join(str(error).split()), _hint(error)
     messages().print(f"error: {message}{f'; {hint}' if hint else ''}", markup=False, style="red")
 
 
@@ -146,10 +145,8 @@ def exit_status(error: FlyServeError) -> int:
     return next(status for kinds, status in _STATUS if isinstance(error, kinds))
 
 
-def _hint(error: FlyServeError, remedy: str) -> str:
+def _hint(error: FlyServeError) -> str:
     match error:
-        case NotReady():
-            return "" if remedy in str(error) else remedy
         case NoGrpcPort():
             return _grpc_ports()
         case Overloaded() if error.retry_after_s:

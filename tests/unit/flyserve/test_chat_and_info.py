@@ -87,3 +87,9 @@ def test_info_of_nothing_is_one_line_with_the_remedy() -> None:
     result = run("info", "--retries", "0", "--address", rejected_address())
     assert result.exit_code == 3
     assert result.stderr.count("\n") == 1 and "start a deployment with: flyserve up" in result.stderr
+
+
+def test_a_server_that_speaks_no_tls_is_not_one_to_start(served: tuple[FakeGeneration, str]) -> None:
+    result = run("info", "--tls", "--retries", "0", "--address", served[1])
+    assert result.exit_code == 3
+    assert "check tls" in result.stderr and "flyserve up" not in result.stderr
