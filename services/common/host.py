@@ -41,6 +41,9 @@ class Health(HealthServicer):  # type: ignore[misc]
         self._changed = asyncio.Event()
 
     async def Watch(self, request: Any, context: Any) -> None:
+        if (number := len(self._watches)) >= _MOST_WATCHES:
+            found = f"health has {number} watches, at most {_MOST_WATCHES} are allowed"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, found)
         watch = asyncio.ensure_future(self._watch(request.service, context))
         self._watches.add(watch)
         try:
@@ -67,6 +70,8 @@ class Health(HealthServicer):  # type: ignore[misc]
             watch.cancel()
 
 
+_MOST_WATCHES = 1_000
+"""Watches of the health of one host, which need no key; a check is always answered."""
 FAILED_GRACE_S = 1.0
 """Grace period of running calls after the service has failed."""
 _HEALTH_NOTICE_S = 0.5

@@ -1,6 +1,7 @@
 """Hosts: the failure of their service, which they report, and their ports."""
 
 import asyncio
+import contextlib
 import gc
 import socket
 import struct
@@ -8,6 +9,7 @@ import threading
 import weakref
 from collections.abc import AsyncIterator, Iterator
 
+import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -95,6 +97,28 @@ async def test_a_watch_of_health_that_takes_no_message_holds_up_nobody(fragile: 
     await host.drain(0.0)
     assert fragile.is_closed
     writer.close()
+
+
+async def test_watches_of_health_are_limited_and_checks_are_not(
+    fragile: Fragile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosts_module, "_MOST_WATCHES", 1)
+    host, asked = fragile.host(), health_pb2.HealthCheckRequest()
+    await host.start()
+    async with open_channel(host.address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        first = stub.Watch(asked)
+        assert (await anext(aiter(first))).status == SERVING
+        with pytest.raises(grpc.aio.AioRpcError, match="health has 1 watches, at most 1 are allowed"):
+            await anext(aiter(stub.Watch(asked)))
+        assert (await stub.Check(asked)).status == SERVING
+        first.cancel()
+        status = None
+        while status is None:  # until the server has learned of it
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                status = (await anext(aiter(stub.Watch(asked)))).status
+        assert status == SERVING
+    await host.drain(0.0)
 
 
 async def test_serving_ends_after_a_failure(fragile: Fragile) -> None:
