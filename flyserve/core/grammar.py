@@ -45,13 +45,17 @@ class Grammar:
         text: The grammar; "" for `json_object`.
         before: Lark rules of what the response begins with, such as reasoning: the rule `before`, and those
             that it uses. The grammar itself begins after it. "" is nothing.
+        heading: Lark text of what comes before the answer, after `before`, but not before calls.
         calls: Lark rules of tool calls, which the response may be instead: the rule `calls`, and those that
             it uses. "" is none. The router makes them; they are not sent.
         schemas: Schemas to which the rules of calls refer; not sent either.
+        is_of_tools: True if all of it is calls of tools, or text and calls; only the router makes such ones.
     """
 
     kind: GrammarKind
     text: str = ""
     before: str = ""
+    heading: str = ""
     calls: str = ""
     schemas: tuple[ArgumentsSchema, ...] = ()
+    is_of_tools: bool = False

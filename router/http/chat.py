@@ -117,7 +117,7 @@ class Chat(ApiFormat):
         prompt = self._prompt(body, conversation, tools)
         message_format = formats.format(
             prompt,
-            tools.names,
+            tools.schemas,
             tools.parallel,
             keeps_reasoning=body.include_reasoning is not False,
             tracks_tokens=self.tracks_tokens and logprobs is not None,

@@ -33,7 +33,7 @@ def forced_length(grammar: Grammar) -> float:
             own = _schema_length(json.loads(grammar.text))
         case GrammarKind.CHOICE:
             own = len(grammar.text)
-        case GrammarKind.LARK if grammar.schemas and not grammar.calls:  # the router made it
+        case GrammarKind.LARK if grammar.is_of_tools:  # the router made it
             own = len(grammar.text)
         case _:
             return inf

@@ -93,7 +93,8 @@ class Grammars:
             Overloaded: Too many grammars wait to be compiled.
             NotReady: The process that compiles has ended.
         """
-        texts = (grammar.text, grammar.before, grammar.calls, *(each.text for each in grammar.schemas))
+        rules = (grammar.text, grammar.before, grammar.heading, grammar.calls)
+        texts = (*rules, *(each.text for each in grammar.schemas))
         length, limit = sum(map(len, texts)), self._limits.grammar_characters
         if length > limit:
             found = f"has {length} characters, at most {limit} (router.limits.grammar_characters)"
@@ -125,7 +126,7 @@ class Grammars:
         except FaultySchemas as error:
             return self._compile(*loosened(grammar, error.faults))
         except GrammarError as error:
-            kind = "" if _is_of_tools(grammar) else f" as {grammar.kind.value}"
+            kind = "" if grammar.is_of_tools else f" as {grammar.kind.value}"
             raise InvalidRequest.of("grammar", f"cannot be used{kind}: {error}") from None
         num_bytes = len(form) + hosted.num_bytes
         return CompiledGrammar(form, matcher, self._source.vocab_size, num_bytes, warnings)
@@ -140,11 +141,6 @@ def _pool_with_large_stack() -> ThreadPoolExecutor:
     finally:
         threading.stack_size(usual)
     return pool
-
-
-def _is_of_tools(grammar: Grammar) -> bool:
-    """Return True for a grammar of calls without one of an answer."""
-    return bool(grammar.schemas) and not grammar.calls
 
 
 def loosened(grammar: Grammar, faults: Mapping[str, SchemaFault]) -> tuple[Grammar, tuple[str, ...]]:
@@ -181,7 +177,8 @@ def library_form(grammar: Grammar) -> str:
     parts = [{"name": each.rule, **_of_schema(json.loads(each.text))} for each in grammar.schemas]
     if grammar.before or grammar.calls:
         begin = "start: before " if grammar.before else "start: "
-        rest = f"(calls | @{_ANSWER})" if grammar.calls else f"@{_ANSWER}"
+        answer = f"{grammar.heading} @{_ANSWER}".lstrip()
+        rest = f"(calls | {answer})" if grammar.calls else answer
         whole = {"lark_grammar": f"{begin}{rest}\n{grammar.before}\n{grammar.calls}"}
         parts, form = [{**form, "name": _ANSWER}, *parts], whole
     return json.dumps({"grammars": [form, *parts]}, ensure_ascii=False)

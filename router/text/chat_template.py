@@ -140,7 +140,7 @@ class ChatTemplate:
         given = {
             **self._variables,
             **variables,
-            "messages": list(map(_for_template, messages)),
+            "messages": [_for_template(each, has_channels="<|channel|>" in source) for each in messages],
             "tools": list(tools) or None,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
@@ -192,12 +192,18 @@ def _up_to(mark: str, text: Traced) -> Traced:
     return text[:end]
 
 
-def _for_template(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message as templates take it: without fields of None, with gpt-oss' name of the reasoning."""
+def _for_template(message: Mapping[str, Any], has_channels: bool) -> dict[str, Any]:
+    """Return a message as templates take it: without fields of None, with gpt-oss' name of the reasoning.
+
+    That one has channels, and refuses a message with reasoning, content and calls: it keeps the content.
+    """
     found = {name: value for name, value in message.items() if value is not None}
     if found.get("role") in _ROLES:
         found["role"] = of_template(found["role"])
-    return {"thinking": found["reasoning_content"], **found} if "reasoning_content" in found else found
+    is_refused = has_channels and found.get("content") and found.get("tool_calls")
+    if is_refused or "reasoning_content" not in found:
+        return found
+    return {"thinking": found["reasoning_content"], **found}
 
 
 def _fault(error: Exception) -> str:

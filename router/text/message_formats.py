@@ -1,6 +1,7 @@
 """Formats of a model's messages: parsers by its chat template, markers by its vocabulary."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from router.config import RouterSection
 from router.text.chat_template import ChatTemplate
@@ -31,14 +32,16 @@ class MessageFormats:
         self.arguments_as_text = self.parser is not None and self.parser.arguments_as_text
         self._reasoning = reasoning_markers(config.reasoning_parser, source)
         self._has_channels = self._reasoning is None and has_channels(config.reasoning_parser, source)
+        self._calls_have_channels = self.parser is not None and self.parser.has_channels
         self._tokenizer = tokenizer
-        known = MessageFormat(self.parser, reasoning=self._reasoning, has_channels=self._has_channels)
+        has_any = self._has_channels or self._calls_have_channels
+        known = MessageFormat(self.parser, reasoning=self._reasoning, has_channels=has_any)
         self._markers = {marker: tokenizer.token_of(marker) for marker in markers_of(known)}
 
     def format(
         self,
         prompt: Sequence[int],
-        names: Sequence[str],
+        tools: Mapping[str, Any],
         parallel: bool,
         keeps_reasoning: bool,
         tracks_tokens: bool = False,
@@ -47,24 +50,25 @@ class MessageFormats:
 
         Args:
             prompt: Token ids of the prompt.
-            names: Tools that may be called; empty leaves calls in the text.
+            tools: Schema of the arguments of each tool that may be called, by its name; none leaves calls in
+                the text.
             parallel: True if the message may have several calls.
             keeps_reasoning: False drops the reasoning.
             tracks_tokens: True if the parts of the answer show which tokens are content.
         """
-        parser = self.parser if names else None
+        parser = self.parser if tools else None
         if parser is None and self._reasoning is None and not (self._has_channels or tracks_tokens):
             return None
         return MessageFormat(
             parser,
-            tuple(names),
+            tools,
             reasoning=self._reasoning,
             is_thinking=self._ends_in_reasoning(prompt),
             parallel=parallel,
             keeps_reasoning=keeps_reasoning,
             markers=self._markers,
             tracks_tokens=tracks_tokens,
-            has_channels=self._has_channels,
+            has_channels=self._has_channels or (bool(tools) and self._calls_have_channels),
         )
 
     def _ends_in_reasoning(self, prompt: Sequence[int]) -> bool:

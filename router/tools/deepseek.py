@@ -7,7 +7,8 @@ from enum import Enum, auto
 
 from flyserve.core.markers import DEEPSEEK_CALLS
 from router.tools.json_call import ArgumentsReader
-from router.tools.parser import ToolParser, Write
+from router.tools.lark import Write
+from router.tools.parser import ToolParser
 from router.tools.parts import Sink
 
 _CALLS, _END_CALLS = DEEPSEEK_CALLS

@@ -14,10 +14,12 @@ from flyserve.core.markers import (
 )
 from router.tools.channels import CHANNELS, GEMMA_THOUGHT
 from router.tools.deepseek import DeepSeek
+from router.tools.gpt_oss import GptOss
 from router.tools.hermes import Hermes
 from router.tools.llama3 import Llama3
 from router.tools.mistral import Mistral
 from router.tools.parser import ToolParser
+from router.tools.tagged import Glm, Qwen3Coder
 
 
 class ToolFamily(StrEnum):
@@ -29,6 +31,9 @@ class ToolFamily(StrEnum):
     LLAMA3 = "llama3"
     MISTRAL = "mistral"
     DEEPSEEK = "deepseek"
+    QWEN3_CODER = "qwen3_coder"
+    GLM = "glm"
+    GPT_OSS = "gpt_oss"
 
 
 class ReasoningFamily(StrEnum):
@@ -45,30 +50,34 @@ PARSERS: Mapping[ToolFamily, type[ToolParser]] = {
     ToolFamily.LLAMA3: Llama3,
     ToolFamily.MISTRAL: Mistral,
     ToolFamily.DEEPSEEK: DeepSeek,
+    ToolFamily.QWEN3_CODER: Qwen3Coder,
+    ToolFamily.GLM: Glm,
+    ToolFamily.GPT_OSS: GptOss,
 }
 _REASONING: Mapping[ReasoningFamily, Markers] = {
     ReasoningFamily.THINK: THINK,
     ReasoningFamily.MISTRAL: MISTRAL_THINK,
 }
 _SIGNS = (
-    (HERMES_CALL[0], ToolFamily.HERMES),
-    (MISTRAL_CALLS[0], ToolFamily.MISTRAL),
-    (DEEPSEEK_CALLS[0], ToolFamily.DEEPSEEK),
-    (LLAMA3_CALL[0], ToolFamily.LLAMA3),
-    ('"parameters": dictionary of argument name', ToolFamily.LLAMA3),
+    ((HERMES_CALL[0], "<parameter="), ToolFamily.QWEN3_CODER),
+    ((HERMES_CALL[0], "<arg_key>"), ToolFamily.GLM),
+    ((HERMES_CALL[0], "<function="), ToolFamily.NONE),
+    ((HERMES_CALL[0],), ToolFamily.HERMES),
+    ((MISTRAL_CALLS[0],), ToolFamily.MISTRAL),
+    ((DEEPSEEK_CALLS[0],), ToolFamily.DEEPSEEK),
+    ((LLAMA3_CALL[0],), ToolFamily.LLAMA3),
+    ((*CHANNELS, "functions."), ToolFamily.GPT_OSS),
+    (('"parameters": dictionary of argument name',), ToolFamily.LLAMA3),
 )
-"""Text of a chat template by which its format of tool calls is recognized."""
-_OTHER_FORMATS = ("<function=", "<arg_key>")
-"""Texts of templates whose calls are not JSON although they use `<tool_call>`, such as Qwen3-Coder's."""
+"""Texts that a chat template has by which its format of tool calls is recognized."""
 
 
 def tool_parser(family: ToolFamily, template: str) -> type[ToolParser] | None:
     """Return the parser of a family, or with `auto` that of a template; None if there is none."""
     if family is not ToolFamily.AUTO:
         return PARSERS.get(family)
-    if any(sign in template for sign in _OTHER_FORMATS):
-        return None
-    return next((PARSERS[found] for sign, found in _SIGNS if sign in template), None)
+    shown = (found for signs, found in _SIGNS if all(sign in template for sign in signs))
+    return PARSERS.get(next(shown, ToolFamily.NONE))
 
 
 def reasoning_markers(family: ReasoningFamily, template: str) -> Markers | None:

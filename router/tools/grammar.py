@@ -1,15 +1,16 @@
 """Grammars of messages: of tool calls, or calls and an answer's format, and of reasoning before either."""
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from flyserve.core.grammar import ArgumentsSchema, Grammar, GrammarKind
+from router.tools.channels import CHANNELS
+from router.tools.lark import GAP, up_to, without
 from router.tools.message import MessageFormat
-from router.tools.parser import GAP, ToolParser
+from router.tools.parser import ToolParser
 
 _OBJECT = {"type": "object"}
 _WHITE = r"WHITE: /[ \t\r\n]{0,8}/"
@@ -33,10 +34,6 @@ class OfferedTools:
     must_call: bool = False
     are_some: bool = False
     parallel: bool = True
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self.schemas)
 
 
 def grammar_of(
@@ -66,27 +63,30 @@ def grammar_of(
 
 
 def _of_message(start: str, calls: str, schemas: tuple[ArgumentsSchema, ...]) -> Grammar:
-    return Grammar(GrammarKind.LARK, f"{start}\n{calls}", schemas=schemas)
+    return Grammar(GrammarKind.LARK, f"{start}\n{calls}", schemas=schemas, is_of_tools=True)
 
 
 def _calls(
     tools: OfferedTools, form: MessageFormat, parser: type[ToolParser]
 ) -> tuple[str, tuple[ArgumentsSchema, ...]]:
     """Return the rules of calls, and the schemas to which they refer."""
-    schemas = _schemas(tools)
-    rules = {schema.tool: f"@{schema.rule}" for schema in schemas}
-    return f"{parser.calls_rule(rules, partial(_written, form), tools.parallel)}\n{GAP}\n", schemas
-
-
-def _schemas(tools: OfferedTools) -> tuple[ArgumentsSchema, ...]:
-    applied = {
-        name: {**schema, "type": "object"} if tools.must_call or name in tools.strict else _OBJECT
-        for name, schema in tools.schemas.items()
+    write = partial(_written, form)
+    rules = {
+        name: parser.arguments_rule(f"args_{index}", _applied(tools, name, schema), write)
+        for index, (name, schema) in enumerate(tools.schemas.items())
     }
-    return tuple(
-        ArgumentsSchema(f"args_{index}", name, json.dumps(schema), is_hint=name not in tools.strict)
-        for index, (name, schema) in enumerate(applied.items())
+    calls = parser.calls_rule({name: each.reference for name, each in rules.items()}, write, tools.parallel)
+    schemas = tuple(
+        ArgumentsSchema(rule, name, json.dumps(schema), is_hint=name not in tools.strict)
+        for name, each in rules.items()
+        for rule, schema in each.schemas.items()
     )
+    return "\n".join((calls, GAP, *(each.lines for each in rules.values()), "")), schemas
+
+
+def _applied(tools: OfferedTools, name: str, schema: Any) -> Any:
+    """Return the schema that the arguments of a tool must fit: any object if it is a hint."""
+    return {**schema, "type": "object"} if tools.must_call or name in tools.strict else _OBJECT
 
 
 def _spells(answer: Grammar, opening: str) -> bool:
@@ -102,7 +102,7 @@ def _ends_are_tokens(form: MessageFormat, parser: type[ToolParser]) -> bool:
 def _free_start(opening: str) -> str:
     """Return the rule of a message that may have calls."""
     if opening:
-        return f"start: FREE calls?\nFREE: {_without(opening)}"
+        return f"start: FREE calls?\nFREE: {without(opening)}"
     return "start: calls | OTHER\n" r"OTHER: /([^{ \t\r\n](?s:.*))?/"
 
 
@@ -111,11 +111,24 @@ def after_reasoning(grammar: Grammar, form: MessageFormat | None, budget: int | 
 
     The reasoning has at most `budget` tokens between its markers; None is any number.
     """
+    if form is not None and form.has_channels:
+        return _in_channels(grammar, form, budget)
     if form is None or form.reasoning is None:
         return grammar
     opening, closing = form.reasoning
     thought = "thought WHITE" if form.is_thinking else f"WHITE ({_written(form, opening)} thought WHITE)?"
     return replace(grammar, before=f"before: {thought}\n{_thought(form, closing, budget)}\n{_WHITE}\n")
+
+
+def _in_channels(grammar: Grammar, form: MessageFormat, budget: int | None) -> Grammar:
+    """Return a grammar in the channels of GPT-OSS: reasoning may come first, an answer has one of its own."""
+    if not all(_is_token(form, marker) for marker in CHANNELS):
+        return grammar
+    start, channel, message, _ = (_written(form, marker) for marker in CHANNELS)
+    thought = f'({channel} "analysis" {message} thought {start} "assistant")?'
+    before = f"before: {thought}\n{_thought(form, CHANNELS[-1], budget)}\n"
+    heading = "" if grammar.is_of_tools else f'({channel} "final" {message})?'
+    return replace(grammar, before=before, heading=heading)
 
 
 def limits_reasoning(form: MessageFormat | None) -> bool:
@@ -124,17 +137,14 @@ def limits_reasoning(form: MessageFormat | None) -> bool:
 
 
 def _thought(form: MessageFormat, end: str, budget: int | None) -> str:
-    """Return the rule of reasoning with its end.
-
-    NOTE: the lexer is greedy, so an end that is no token must be part of a lazy rule.
-    """
+    """Return the rule of reasoning with its end."""
     if budget == 0:
         return f"thought: {_written(form, end)}"
     if _is_token(form, end):
         limit = "" if budget is None else f"[max_tokens={budget}]"
         lines = (f"thought: text {_written(form, end)}", f"text{limit}: THOUGHT")
-        return "\n".join((*lines, f"THOUGHT: {_without(end)}"))
-    return f"thought[lazy]: /(?s:.*){_escaped(end)}/"
+        return "\n".join((*lines, f"THOUGHT: {without(end)}"))
+    return f"thought[lazy]: {up_to(end)}"
 
 
 def _is_token(form: MessageFormat, marker: str) -> bool:
@@ -145,12 +155,3 @@ def _written(form: MessageFormat, marker: str) -> str:
     """Return a marker in the notation of Lark: its token, or its text if the vocabulary has none."""
     token = (form.markers or {}).get(marker)
     return json.dumps(marker, ensure_ascii=False) if token is None else f"<[{token}]>"
-
-
-def _without(marker: str) -> str:
-    """Return the terminal of any text that does not have a marker in it."""
-    return f"/(?s:.*)/ & ~/(?s:.*){_escaped(marker)}(?s:.*)/"
-
-
-def _escaped(marker: str) -> str:
-    return re.escape(marker).replace("/", "\\/")

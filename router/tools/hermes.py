@@ -1,10 +1,12 @@
 """Calls as Hermes and Qwen write them: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`."""
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from flyserve.core.markers import HERMES_CALL
-from router.tools.json_call import CallReader
-from router.tools.parser import ToolParser, Write, json_object
+from router.tools.json_call import CallReader, Reader
+from router.tools.lark import Write, json_object
+from router.tools.parser import ToolParser
 from router.tools.parts import Sink
 
 _OPEN, _CLOSE = HERMES_CALL
@@ -13,7 +15,7 @@ _OPEN, _CLOSE = HERMES_CALL
 class Hermes(ToolParser):
     """Parser of Hermes' format."""
 
-    markers = (_OPEN, _CLOSE)
+    markers: ClassVar[tuple[str, ...]] = (_OPEN, _CLOSE)
 
     def __init__(self, sink: Sink) -> None:
         super().__init__(sink)
@@ -38,12 +40,15 @@ class Hermes(ToolParser):
 
     def _on_marker(self, marker: str) -> None:
         if marker == _OPEN:
-            self._reader, self._raw = CallReader(self._sink), marker
+            self._reader, self._raw = self._new_reader(), marker
         elif self._awaits_close:
             self._sink.end_content()
         else:
             self._sink.content(marker)
         self._awaits_close = False
+
+    def _new_reader(self) -> Reader:
+        return CallReader(self._sink)
 
     def _ended(self) -> None:
         self._awaits_close = True

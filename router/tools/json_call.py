@@ -73,9 +73,8 @@ class Reader(Protocol):
 
     has_begun: bool
 
-    @property
-    def in_string(self) -> bool:
-        """True within a string, where a marker is text."""
+    def takes(self, marker: str) -> bool:
+        """Return True if a marker is part of the call here: text of a string, or a tag of the format."""
         ...
 
     @property
@@ -97,8 +96,7 @@ class ArgumentsReader:
         self._name = name
         self._value = JsonValue()
 
-    @property
-    def in_string(self) -> bool:
+    def takes(self, marker: str) -> bool:
         return self._value.in_string
 
     @property
@@ -107,7 +105,9 @@ class ArgumentsReader:
 
     def push(self, char: str) -> Step:
         if not self.has_begun:
-            if char != "{" or self._name not in self._sink.names:
+            if char in _WHITE:
+                return Step.MORE
+            if char != "{" or self._name not in self._sink.tools:
                 return Step.BAD
             self.has_begun = True
             self._sink.start(self._name)
@@ -135,8 +135,7 @@ class CallReader:
         """Arguments that came before the name."""
         self._arguments: str | None = None
 
-    @property
-    def in_string(self) -> bool:
+    def takes(self, marker: str) -> bool:
         return self._value.in_string
 
     @property
@@ -206,7 +205,7 @@ class CallReader:
     def _end_value(self, char: str, step: Step) -> Step:
         if self._key == "name":
             name = _string(self._text)
-            if self._name is not None or name not in self._sink.names:
+            if self._name is not None or name not in self._sink.tools:
                 return Step.BAD
             self._name = name
         self._expects = self._comma

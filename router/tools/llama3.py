@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from flyserve.core.markers import LLAMA3_CALL
 from router.tools.json_call import CallReader
-from router.tools.parser import ToolParser, Write, json_object
+from router.tools.lark import Write, json_object
+from router.tools.parser import ToolParser
 from router.tools.parts import Sink
 
 _TAG, _ = LLAMA3_CALL

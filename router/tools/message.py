@@ -1,7 +1,8 @@
 """One message: reasoning, content and tool calls, from decided tokens one by one."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from flyserve.core.markers import Markers
 from router.text.stop_strings import StopStrings
@@ -18,7 +19,7 @@ class MessageFormat:
 
     Attributes:
         parser: Format of tool calls; None if all text is content.
-        names: Tools that may be called.
+        tools: JSON Schema of the arguments of each tool that may be called, by its name.
         reasoning: Markers of reasoning, which is split from the content; None if it is not.
         is_thinking: True if the prompt ends within a block of reasoning.
         parallel: True if a message may have several calls.
@@ -30,7 +31,7 @@ class MessageFormat:
     """
 
     parser: type[ToolParser] | None = None
-    names: tuple[str, ...] = ()
+    tools: Mapping[str, Any] = field(default_factory=dict)
     reasoning: Markers | None = None
     is_thinking: bool = False
     parallel: bool = True
@@ -50,7 +51,7 @@ class Message:
     def __init__(self, form: MessageFormat, stops: StopStrings) -> None:
         new_id = form.new_id or (new_call_id if form.parser is None else form.parser.new_id)
         self._stops = stops
-        self._sink = Sink(form.names, new_id, form.parallel, stops)
+        self._sink = Sink(form.tools, new_id, form.parallel, stops)
         self._calls = None if form.parser is None else form.parser(self._sink)
         known = form.markers or {}
         self._symbols = Symbols({marker: known.get(marker) for marker in markers_of(form)})
@@ -82,7 +83,9 @@ class Message:
         self._take(self._symbols.push_text(text))
         self._take(self._symbols.flush())
         header = self._header or ""
-        is_text = len(header.split()) > 1 and not is_call(header)  # of a model that has left out the marker
+        words = header.split()
+        is_of_call = is_call(header) or (bool(words) and "to=".startswith(words[-1]))
+        is_text = len(words) > 1 and not is_of_call  # of a model that has left out the marker
         if rest := header if is_text else self._white:
             self._header, self._white = None, ""
             self._answer(Symbol(rest))
@@ -130,12 +133,18 @@ class Message:
         """Take a symbol of a channel's header: a marker ends the text before it, the last one the header."""
         if self._header is None:
             self._end_thought()
-        header = (self._header or "") + ("" if symbol.is_marker else symbol.text)
+            if self._calls is not None:
+                self._calls.finish()
+        is_last = symbol == Symbol(MESSAGE, is_marker=True)
+        gap = " " if is_call(self._header or "") and not is_last else ""
+        header = (self._header or "") + (gap if symbol.is_marker else symbol.text)
         is_text = len(header) > LONGEST_HEADER
-        is_over = is_text or symbol == Symbol(MESSAGE, is_marker=True)
+        is_over = is_text or is_last
         self._header = None if is_over else header
         if is_over and (is_text or is_call(header)):
-            self._answer(Symbol(header))
+            is_taken = not is_text and self._calls is not None and self._calls.take_header(header)
+            if not is_taken:
+                self._answer(Symbol(header))
         elif is_over:
             self._is_thinking = is_reasoning(header)
 

@@ -7,7 +7,8 @@ from enum import Enum, auto
 
 from flyserve.core.markers import MISTRAL_CALLS
 from router.tools.json_call import ArgumentsReader, CallReader
-from router.tools.parser import ToolParser, Write, json_object
+from router.tools.lark import Write, json_object
+from router.tools.parser import ToolParser
 from router.tools.parts import Sink
 
 _CALLS, _ = MISTRAL_CALLS

@@ -1,19 +1,12 @@
 """Parser of tool calls: the interface of all formats, and what they share."""
 
-import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from router.tools.json_call import Reader, Step
+from router.tools.lark import ArgumentsRule, Write
 from router.tools.parts import Sink, new_call_id
-from services.common.grammars.library import WHITESPACE
-
-GAP = f"GAP: /{WHITESPACE}/"
-"""Terminal of white space between the parts of an object."""
-
-Write = Callable[[str], str]
-"""Return a marker in the notation of a grammar."""
 
 
 class ToolParser(ABC):
@@ -27,12 +20,14 @@ class ToolParser(ABC):
         arguments_as_text: True if chat templates take the arguments of earlier calls as JSON text.
         separators: Characters between calls.
         has_one_call: True if chat templates of this family refuse a message with several calls.
+        has_channels: True if calls are in the channels of GPT-OSS.
     """
 
     markers: ClassVar[tuple[str, ...]] = ()
     arguments_as_text: ClassVar[bool] = False
     separators: ClassVar[str] = ""
     has_one_call: ClassVar[bool] = False
+    has_channels: ClassVar[bool] = False
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -51,10 +46,15 @@ class ToolParser(ABC):
         """Return a grammar with the rule `calls`: one call or, if `parallel`, one after the other.
 
         Args:
-            tools: Rule of the arguments, by the name of the tool.
+            tools: Reference to the arguments, by the name of the tool.
             write: Notation of a marker.
             parallel: Allow several calls.
         """
+
+    @classmethod
+    def arguments_rule(cls, rule: str, schema: Any, write: Write) -> ArgumentsRule:
+        """Return the arguments of one tool in a grammar; `rule` is a name that is free for them."""
+        return ArgumentsRule(f"@{rule}", schemas={rule: schema})
 
     @classmethod
     @abstractmethod
@@ -75,12 +75,16 @@ class ToolParser(ABC):
     def mark(self, marker: str) -> None:
         """Add a marker."""
         reader = self._reader
-        if reader is not None and reader.in_string:
-            self._inside(reader, marker)
+        if reader is not None and reader.takes(marker):
+            self.push(self._inside(reader, marker))
             return
         if reader is not None:
             self._give_back()
         self._on_marker(marker)
+
+    def take_header(self, header: str) -> bool:
+        """Begin the call that the header of a channel is for; return False if it is for no known tool."""
+        return False
 
     def finish(self) -> None:
         """End the message; drop what separates calls if none follows."""
@@ -130,13 +134,3 @@ class ToolParser(ABC):
         self._reset()
         if raw and not (reader is not None and reader.has_begun):
             self._sink.content(raw)
-
-
-def json_object(name: str, arguments: str, arguments_key: str) -> str:
-    """Return a grammar of an object with the name and the arguments of one tool; it uses `GAP`.
-
-    NOTE: the arguments stay a grammar of their own, so that `#` in their schema refers to that schema. No
-    terminal is longer than those of a JSON Schema: the lexer would read an answer's object as a call.
-    """
-    head = ("{", '"name"', ":", f'"{name}"', ",", f'"{arguments_key}"', ":")
-    return " GAP? ".join((*map(json.dumps, head), arguments, '"}"'))

@@ -1,9 +1,10 @@
 """Parts of an assistant's message: content, reasoning and tool calls; and their collector."""
 
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Any
 
 from router.json_text import is_json_object
 from router.text.stop_strings import StopStrings
@@ -133,18 +134,18 @@ class Sink:
     """Collector of the parts that a parser finds. A stop string in the content ends them.
 
     Attributes:
-        names: Tools that may be called.
+        tools: JSON Schema of the arguments of each tool that may be called, by its name.
     """
 
     def __init__(
         self,
-        names: Collection[str] = (),
+        tools: Mapping[str, Any] | None = None,
         new_id: Callable[[], str] = new_call_id,
         parallel: bool = True,
         stops: StopStrings | None = None,
     ) -> None:
         """Drop all calls after the first one unless `parallel`."""
-        self.names = frozenset(names)
+        self.tools = tools or {}
         self._new_id = new_id
         self._most_calls = None if parallel else 1
         self._stops = stops or StopStrings()

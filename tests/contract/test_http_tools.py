@@ -43,13 +43,18 @@ class Writer(HashModel):
 
 
 def serving(
-    folder: Path, text: str, context_length: int = 512, markers: Sequence[str] = MARKERS, **config: Any
+    folder: Path,
+    text: str,
+    context_length: int = 512,
+    markers: Sequence[str] = MARKERS,
+    template_text: str = TEMPLATE,
+    **config: Any,
 ) -> Any:
     """Serve a model that writes `text`, in which `markers` are special tokens."""
     save_tokenizer(folder, markers=markers)
     ids = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text).ids
     template = folder / "tools.jinja"
-    template.write_text(TEMPLATE, encoding="utf-8")
+    template.write_text(template_text, encoding="utf-8")
     config = {"chat_template": template, **config}
     model = Writer(script=tuple(ids), context_length=context_length)
     return serving_http(folder, model=model, markers=markers, **config)
@@ -87,6 +92,55 @@ async def test_calls_come_whole_and_in_a_stream_alike(tmp_path: Path) -> None:
         arguments = ["".join(c["function"]["arguments"] for c in parts if c["index"] == i) for i in (0, 1)]
         assert arguments == ['{"q": "你好"}', "{}"]
         assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+TAGGED_TEMPLATE = (
+    "{% for t in tools or [] %}{{ t.function.name }} {% endfor %}"
+    "{% for m in messages %}{{ m.role }}:{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}<tool_call>\n<function={{ c.function.name }}>\n"
+    "{% for k, v in c.function.arguments | items %}<parameter={{ k }}>\n{{ v }}\n</parameter>\n{% endfor %}"
+    "</function>\n</tool_call>{% endfor %}; {% endfor %}"
+)
+TAGGED = """<tool_call>
+<function=write>
+<parameter=text>
+print("你好")
+
+</parameter>
+<parameter=lines>
+2
+</parameter>
+</function>
+</tool_call>"""
+WRITE: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "write",
+        "strict": True,
+        "parameters": {
+            "type": "object",
+            "properties": {"text": {"type": "string"}, "lines": {"type": "integer"}},
+            "required": ["text"],
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+async def test_arguments_between_tags_come_as_json(tmp_path: Path, choice: str) -> None:
+    async with serving(tmp_path, TAGGED, template_text=TAGGED_TEMPLATE) as rig:
+        asked: dict[str, Any] = {"tools": [WRITE], "tool_choice": choice}
+        whole = (await ask(rig, **asked)).choices[0]
+        (call,) = whole.message.tool_calls
+        assert (whole.finish_reason, call.function.name) == ("tool_calls", "write")
+        assert call.function.arguments == '{"text": "print(\\"你好\\")\\n", "lines": 2}'
+        body = {"model": MODEL, "messages": ASK, "max_tokens": 200, **asked, **EXACT}
+        chunks = await rig.stream("/v1/chat/completions", **body)
+        parts = [part for chunk in chunks for part in chunk["choices"][0]["delta"].get("tool_calls", ())]
+        assert "".join(part["function"]["arguments"] for part in parts) == call.function.arguments
+        answered = {"role": "tool", "tool_call_id": call.id, "content": "ok"}
+        turns = [*ASK, whole.message.model_dump(exclude_none=True), answered]
+        assert (await ask(rig, messages=turns, **asked)).choices[0].finish_reason == "tool_calls"
 
 
 async def test_a_call_that_is_no_call_is_content(tmp_path: Path) -> None:
@@ -145,6 +199,28 @@ async def test_channels_are_reasoning_and_content(
         assert [item.content[0].text for item in items] == ["hm", "yes"]
     async with serving(tmp_path, text, markers=markers, chat_template=own, reasoning_parser="none") as rig:
         assert (await ask(rig)).choices[0].message.content == "".join(re.split(r"<\|?\w+\|?>", text))
+
+
+async def test_a_call_in_a_channel_comes_after_reasoning_and_goes_back(tmp_path: Path) -> None:
+    template = (
+        "{% for t in tools or [] %}functions.{{ t.function.name }} {% endfor %}"
+        "{% for m in messages %}{{ m.role }}:"
+        "{% if m.content and m.thinking and m.tool_calls %}{{ raise_exception('both') }}{% endif %}"
+        "{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %}; "
+        "{% endfor %}{# " + "".join(CHANNELED[1]) + " #}"
+    )
+    text = CHANNELED[0].removesuffix("final<|message|>yes")
+    text += 'commentary to=functions.write <|constrain|>json<|message|>{"text": "a"}'
+    markers = (*CHANNELED[1], "<|constrain|>", "<|call|>")
+    async with serving(tmp_path, text, markers=markers, template_text=template) as rig:
+        for choice in ("auto", "required"):
+            whole = (await ask(rig, tools=[WRITE], tool_choice=choice)).choices[0]
+            (call,) = whole.message.tool_calls
+            assert (whole.finish_reason, whole.message.reasoning) == ("tool_calls", "hm")
+            assert (whole.message.content, call.function.arguments) == (None, '{"text": "a"}')
+        said = {**whole.message.model_dump(exclude_none=True), "content": "I write."}
+        turns = [*ASK, said, {"role": "tool", "tool_call_id": call.id, "content": "ok"}]
+        assert (await ask(rig, messages=turns, tools=[WRITE])).choices[0].message.tool_calls
 
 
 async def test_answers_of_tools_and_the_tools_are_rendered(tmp_path: Path) -> None:

@@ -16,12 +16,14 @@ PIECES = (
     *("a", "b ", "  ", "\n", "STOP", "ST", "{", ";", "[", "]", "f{}", "<think>", "</think>"),
     *("<tool_call>", "</tool_call>", '{"name": "f", "arguments": {}}', '{"name": "x"}', "[TOOL_CALLS]"),
     *('a <tool_call>{"name": "f", "arguments": {}}\n</tool_call>', '[TOOL_CALLS][{"name": "f"}, ]', "`"),
+    *("<tool_call>\n<function=f>", "<parameter=a>", "</parameter>", "</function>", "<arg_key>", "</arg_key>"),
+    *("<arg_value>", "</arg_value>", "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>b</arg_value>"),
     *(*DEEPSEEK, f"{DEEPSEEK[2]}f{DEEPSEEK[4]}{{}}"),
 )
 FORMS = st.builds(
     MessageFormat,
     st.sampled_from([None, *PARSERS.values()]),
-    st.just(("f",)),
+    st.just({"f": {}}),
     reasoning=st.sampled_from([None, THINK]),
     is_thinking=st.booleans(),
     parallel=st.booleans(),

@@ -95,7 +95,7 @@ def test_other_languages_have_none_but_lists_and_tools() -> None:
     assert forced_length(Grammar(GrammarKind.JSON_OBJECT)) == 0
     assert forced_length(Grammar(GrammarKind.CHOICE, '["a", "b"]')) == 10
     schemas = (ArgumentsSchema("args_0", "f", json.dumps(PERSON)),)
-    assert 40 < forced_length(Grammar(GrammarKind.LARK, "start: x", schemas=schemas)) < 1000
+    assert 40 < forced_length(Grammar(GrammarKind.LARK, "start: x", schemas=schemas, is_of_tools=True)) < 1000
     assert 40 < forced_length(Grammar(GrammarKind.JSON_OBJECT, calls="calls: x", schemas=schemas)) < 1000
     assert forced_length(Grammar(GrammarKind.LARK, "start: x", calls="calls: x", schemas=schemas)) == inf
 

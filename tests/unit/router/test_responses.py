@@ -138,7 +138,7 @@ ITEMS = [
 @example(set())
 @example({MIXED.index("c")})
 def test_items_are_in_the_order_of_the_text_however_it_arrives(cuts: Collection[int]) -> None:
-    message = Message(MessageFormat(Hermes, ("f",)), StopStrings())
+    message = Message(MessageFormat(Hermes, {"f": {}}), StopStrings())
     output = Output(lambda prefix: prefix)
     for length, char in enumerate(MIXED, start=1):
         message.push(1, char)

@@ -1,6 +1,7 @@
 """Grammars of required and strict tool calls, checked with the library that masks by them."""
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from flyserve.core.grammar import Grammar, GrammarKind
 from flyserve.core.markers import THINK
 from router.requests.grammars import library_form
+from router.tools.channels import CHANNELS
 from router.tools.families import PARSERS, ToolFamily
 from router.tools.grammar import OfferedTools, after_reasoning, grammar_of, limits_reasoning
 from router.tools.message import MessageFormat
@@ -22,7 +24,13 @@ CALLS = {
     ToolFamily.LLAMA3: '{"name": "f", "parameters": {"a": 1}}',
     ToolFamily.MISTRAL: '[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}}]',
     ToolFamily.DEEPSEEK: f'{_DS}{{"a": 1}}{_DS_END}',
+    ToolFamily.QWEN3_CODER: (
+        "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"
+    ),
+    ToolFamily.GLM: "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
 }
+TAGGED = (ToolFamily.QWEN3_CODER, ToolFamily.GLM)
+FAMILIES = [each for each in PARSERS if each is not ToolFamily.GPT_OSS]
 SCHEMA = {
     "type": "object",
     "properties": {"a": {"type": "integer"}},
@@ -40,7 +48,7 @@ def made(
     parallel: bool = False,
 ) -> tuple[Any, Tokenizer]:
     """Return a grammar and a tokenizer whose markers are special tokens, added ones or, with None, text."""
-    markers = [*PARSERS[family].markers, *THINK]
+    markers = [*PARSERS[family].markers, *THINK, *CHANNELS]
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -52,7 +60,13 @@ def made(
     if special is not None:
         tokenizer.add_tokens([AddedToken(marker, special=special, normalized=False) for marker in markers])
     known = {marker: tokenizer.token_to_id(marker) for marker in markers}
-    form = MessageFormat(PARSERS[family], ("f", "g"), reasoning=THINK if thinks else None, markers=known)
+    form = MessageFormat(
+        PARSERS[family],
+        {"f": {}, "g": {}},
+        reasoning=THINK if thinks else None,
+        markers=known,
+        has_channels=PARSERS[family].has_channels,
+    )
     tools = OfferedTools({"f": SCHEMA, "g": {"type": "object"}}, frozenset("f"), must_call, parallel=parallel)
     grammar = grammar_of(tools, form, answer)
     return grammar and after_reasoning(grammar, form), tokenizer
@@ -68,7 +82,7 @@ def matches(grammar: Grammar, tokenizer: Tokenizer, text: str) -> bool:
 @pytest.mark.parametrize("thinks", [False, True])
 @pytest.mark.parametrize("must_call", [False, True])
 @pytest.mark.parametrize("special", [True, False, None])
-@pytest.mark.parametrize("family", PARSERS)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_grammar_allows_calls_that_fit_their_schema_alone(
     family: ToolFamily, special: bool | None, must_call: bool, thinks: bool
 ) -> None:
@@ -84,7 +98,8 @@ def test_a_grammar_allows_calls_that_fit_their_schema_alone(
     call, thought = CALLS[family], "<think>hm, {</think>\n\n" if thinks else ""
     assert allows(thought + call)
     assert not allows(thought + call.replace("1", '"one"')), "the arguments break the schema"
-    assert not allows(thought + call.replace('"f"', '"h"').replace(">f<", ">h<")), "there is no such tool"
+    other = re.sub(r"""(["=>])f(["<>\n])""", r"\1h\2", call)
+    assert other != call and not allows(thought + other), "there is no such tool"
     assert allows(f"{thought}Hello.") is not must_call
     if PARSERS[family].opening():
         assert allows(f"{thought}Hi.{call}") is not must_call
@@ -93,7 +108,7 @@ def test_a_grammar_allows_calls_that_fit_their_schema_alone(
 @pytest.mark.parametrize("thinks", [False, True])
 @pytest.mark.parametrize("must_call", [False, True])
 @pytest.mark.parametrize("special", [True, False, None])
-@pytest.mark.parametrize("family", PARSERS)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_with_a_format_a_message_is_calls_or_an_answer(
     family: ToolFamily, special: bool | None, must_call: bool, thinks: bool
 ) -> None:
@@ -125,7 +140,7 @@ def test_a_message_has_several_calls_only_where_the_templates_of_its_family_take
 
 
 def test_a_format_that_spells_calls_describes_them_itself() -> None:
-    form = MessageFormat(PARSERS[ToolFamily.HERMES], ("f",), markers={"<tool_call>": 1, "</tool_call>": 2})
+    form = MessageFormat(PARSERS[ToolFamily.HERMES], {"f": {}}, markers={"<tool_call>": 1, "</tool_call>": 2})
     own = Grammar(GrammarKind.CHOICE, '["<tool_call>x", "y"]')
     assert grammar_of(OfferedTools({"f": SCHEMA}), form, own) is own
     assert grammar_of(OfferedTools(), None, own) is own
@@ -149,21 +164,92 @@ SELF = {**SCHEMA, "properties": {"a": {"type": "integer"}, "n": {"$ref": "#"}}}
 
 
 @pytest.mark.parametrize("schema", [NODE, SELF])
-@pytest.mark.parametrize("family", PARSERS)
+@pytest.mark.parametrize("family", [each for each in FAMILIES if each not in TAGGED])
 def test_references_of_a_schema_refer_to_that_schema_in_every_format(
     family: ToolFamily, schema: dict[str, Any]
 ) -> None:
     _, tokenizer = made(family, True, must_call=True, thinks=False)
     known = {marker: tokenizer.token_to_id(marker) for marker in PARSERS[family].markers}
-    form = MessageFormat(PARSERS[family], ("f", "g"), markers=known)
+    form = MessageFormat(PARSERS[family], {"f": {}, "g": {}}, markers=known)
     grammar = grammar_of(OfferedTools({"g": {"$defs": {"N": {}}}, "f": schema}, must_call=True), form)
     assert grammar is not None
     deep = CALLS[family].replace('{"a": 1}', '{"a": 1, "n": {"a": 2, "n": {"a": 3}}}')
     assert matches(grammar, tokenizer, deep) and not matches(grammar, tokenizer, deep.replace("3", "[]"))
 
 
+VALUES = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string", "maxLength": 3},
+        "size": {"enum": [1, 2]},
+        "node": {"$ref": "#/$defs/N"},
+        "any": {},
+        "unit": {"type": "string", "enum": ["C", "CF"]},
+    },
+    "required": ["text"],
+    "$defs": {"N": {"type": "object", "properties": {"n": {"$ref": "#/$defs/N"}}}},
+}
+
+
+def _tagged(family: ToolFamily, **values: str) -> str:
+    """Return a call of the tool `f` in a format with tags."""
+    if family is ToolFamily.GLM:
+        pairs = (f"<arg_key>{k}</arg_key>\n<arg_value>{v}</arg_value>\n" for k, v in values.items())
+        return f"<tool_call>f\n{''.join(pairs)}</tool_call>"
+    pairs = (f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in values.items())
+    return f"<tool_call>\n<function=f>\n{''.join(pairs)}</function>\n</tool_call>"
+
+
+@pytest.mark.parametrize("special", [True, None])
+@pytest.mark.parametrize("family", TAGGED)
+def test_a_value_between_tags_is_text_or_json_by_its_schema(family: ToolFamily, special: bool | None) -> None:
+    _, tokenizer = made(family, special, must_call=True, thinks=False)
+    known = {marker: tokenizer.token_to_id(marker) for marker in PARSERS[family].markers}
+    form = MessageFormat(PARSERS[family], {"f": VALUES}, markers=known)
+    grammar = grammar_of(OfferedTools({"f": VALUES}, must_call=True), form)
+    free = grammar_of(OfferedTools({"f": {}}, must_call=True), form)
+    assert grammar is not None and free is not None
+
+    def allows(**values: str) -> bool:
+        return matches(grammar, tokenizer, _tagged(family, **values))
+
+    assert allows(text="") and allows(text='a "b"\n</p> <x')
+    assert allows(text="a", size="2", node='{"n": {"n": {}}}', any="x") and allows(text="5", any="[1")
+    assert allows(text="a", unit="C") and allows(text="a", unit="CF") and not allows(text="a", unit="F")
+    assert not allows(size="1"), "a required argument is missing"
+    assert (
+        not allows(text="a", size="3") and not allows(text="a", node="[1]") and not allows(text="a", no="x")
+    )
+    closed = OfferedTools({"f": {"additionalProperties": False}}, must_call=True)
+    none = grammar_of(closed, form)
+    assert none is not None and matches(none, tokenizer, _tagged(family))
+    assert not matches(none, tokenizer, _tagged(family, x="1"))
+    assert matches(free, tokenizer, _tagged(family)) and matches(
+        free, tokenizer, _tagged(family, x="1", y="z")
+    )
+
+
+def test_calls_and_answers_of_gpt_oss_have_channels_of_their_own() -> None:
+    thought = "<|channel|>analysis<|message|>hm {<|end|><|start|>assistant"
+    call = '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}'
+    final = "<|channel|>final<|message|>"
+    answer = Grammar(GrammarKind.JSON_SCHEMA, '{"enum": ["x"]}')
+    family = ToolFamily.GPT_OSS
+    required, tokenizer = made(family, True, must_call=True, thinks=False)
+    either, _ = made(family, True, must_call=False, thinks=False, answer=answer)
+    for allowed in (call, thought + call):
+        assert matches(required, tokenizer, allowed) and matches(either, tokenizer, allowed)
+    for allowed in (f'{final}"x"', f'{thought}{final}"x"'):
+        assert matches(either, tokenizer, allowed) and not matches(required, tokenizer, allowed)
+    for refused in (call.replace("1", "[]"), call.replace(".f", ".h"), f'{final}"y"', thought):
+        assert not matches(either, tokenizer, refused) and not matches(required, tokenizer, refused)
+    assert made(family, True, must_call=False, thinks=False)[0] is None, "free text has no end to look for"
+    spelled, tokenizer = made(family, None, must_call=True, thinks=False)
+    assert matches(spelled, tokenizer, call)
+
+
 def test_nothing_is_constrained_unless_a_call_is_required_or_strict() -> None:
-    form = MessageFormat(PARSERS[ToolFamily.HERMES], ("f",), markers={"<tool_call>": 1, "</tool_call>": 2})
+    form = MessageFormat(PARSERS[ToolFamily.HERMES], {"f": {}}, markers={"<tool_call>": 1, "</tool_call>": 2})
     assert grammar_of(OfferedTools({"f": SCHEMA}), form) is None
     assert grammar_of(OfferedTools({"f": SCHEMA}, must_call=True), None) is None
 
@@ -184,7 +270,7 @@ def test_a_grammar_begins_where_reasoning_ends(
 ) -> None:
     _, tokenizer = made(ToolFamily.HERMES, special, must_call=True, thinks=True)
     known = {marker: tokenizer.token_to_id(marker) for marker in THINK}
-    form = MessageFormat(None, (), reasoning=THINK, markers=known)
+    form = MessageFormat(None, {}, reasoning=THINK, markers=known)
     optional = after_reasoning(grammar, form)
     opened = after_reasoning(grammar, replace(form, is_thinking=True))
     thought = f"hm: {bad} or {good}?</think>\n\n"
@@ -201,7 +287,7 @@ def test_a_grammar_begins_where_reasoning_ends(
 def test_reasoning_may_have_a_budget(special: bool, budget: int) -> None:
     _, tokenizer = made(ToolFamily.HERMES, special, must_call=True, thinks=True)
     known = {marker: tokenizer.token_to_id(marker) for marker in THINK}
-    form = MessageFormat(None, (), reasoning=THINK, is_thinking=True, markers=known)
+    form = MessageFormat(None, {}, reasoning=THINK, is_thinking=True, markers=known)
     grammar = grammar_of(OfferedTools(), form, is_needed=True)
     assert grammar is not None and limits_reasoning(form)
     limited = after_reasoning(grammar, form, budget)
@@ -213,16 +299,16 @@ def test_reasoning_may_have_a_budget(special: bool, budget: int) -> None:
 
 
 def test_reasoning_whose_end_is_no_token_has_no_budget() -> None:
-    form = MessageFormat(None, (), reasoning=THINK, markers={THINK[1]: None})
+    form = MessageFormat(None, {}, reasoning=THINK, markers={THINK[1]: None})
     assert not limits_reasoning(form) and not limits_reasoning(None)
 
 
-@pytest.mark.parametrize("family", PARSERS)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_budget_leaves_calls_to_the_model(family: ToolFamily) -> None:
     _, tokenizer = made(family, True, must_call=True, thinks=True)
-    markers = [*PARSERS[family].markers, *THINK]
+    markers = [*PARSERS[family].markers, *THINK, *CHANNELS]
     known = {marker: tokenizer.token_to_id(marker) for marker in markers}
-    form = MessageFormat(PARSERS[family], ("f", "g"), reasoning=THINK, markers=known)
+    form = MessageFormat(PARSERS[family], {"f": {}, "g": {}}, reasoning=THINK, markers=known)
     grammar = grammar_of(OfferedTools({"f": SCHEMA, "g": {"type": "object"}}), form, is_needed=True)
     assert grammar is not None
     limited = after_reasoning(grammar, form, 8)

@@ -1,15 +1,13 @@
 """Tool calls and reasoning: every format, however the text is cut into rounds."""
 
-import re
+import json
 from collections.abc import Sequence
-from itertools import count
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flyserve.core.markers import MISTRAL_THINK, THINK
-from router.text.stop_strings import StopStrings
 from router.tools.channels import CHANNELS, GEMMA_THOUGHT
 from router.tools.families import (
     PARSERS,
@@ -19,21 +17,24 @@ from router.tools.families import (
     reasoning_markers,
     tool_parser,
 )
-from router.tools.message import Message, MessageFormat
-from router.tools.parts import Parts, join_parts
+from router.tools.message import MessageFormat
+from router.tools.parts import Parts
+from tests.support.written_messages import F, G, form_of, parsed, written
 
-HERMES, LLAMA3, MISTRAL, DEEPSEEK = (
+HERMES, LLAMA3, MISTRAL, DEEPSEEK, QWEN, GLM = (
     ToolFamily.HERMES,
     ToolFamily.LLAMA3,
     ToolFamily.MISTRAL,
     ToolFamily.DEEPSEEK,
+    ToolFamily.QWEN3_CODER,
+    ToolFamily.GLM,
 )
 _DS = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>"  # noqa: RUF001
 _DS_NEXT = "<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>"  # noqa: RUF001
 _DS_END = "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"  # noqa: RUF001
 _SEP = "<｜tool▁sep｜>"  # noqa: RUF001
-F = ("f", '{"a": "</tool_call> {\\" é"}')
-G = ("g", "{}")
+_LINES = 'print("é")\n\n</function> <tool_call>\n'
+"""Value of several lines, with a quote and with tags that do not end it."""
 
 CALLS: list[tuple[ToolFamily, str, str, list[tuple[str, str]]]] = [
     (HERMES, f'Hi.\n<tool_call>\n{{"name": "f", "arguments": {F[1]}}}\n</tool_call>\n', "Hi.", [F]),
@@ -69,33 +70,57 @@ CALLS: list[tuple[ToolFamily, str, str, list[tuple[str, str]]]] = [
     (DEEPSEEK, f"{_DS}function{_SEP}f\n```json\n{F[1]}\n```{_DS_NEXT}g{_SEP}{{}}{_DS_END}", "", [F, G]),
     (DEEPSEEK, f"ok{_DS}no{_SEP}{{}}{_DS_END}", "=", []),
     (DEEPSEEK, f"{_DS}f" + "x" * 600, "=", []),
+    (
+        QWEN,
+        f"Hi.\n<tool_call>\n<function=f>\n<parameter=a>\n{_LINES}\n</parameter>\n"
+        "<parameter=n>\n-3\n</parameter>\n<parameter=b>\nTrue\n</parameter>\n</function>\n</tool_call>\n"
+        "<tool_call>\n<function=g>\n</function>\n</tool_call>",
+        "Hi.",
+        [("f", json.dumps({"a": _LINES, "n": -3, "b": True}, ensure_ascii=False)), G],
+    ),
+    (QWEN, "<tool_call><function=f><parameter=a>5</parameter></tool_call>\nb", "b", [("f", '{"a": "5"}')]),
+    (QWEN, "<tool_call><function=f><parameter=a>\n</parameter></function>", "", [("f", '{"a": ""}')]),
+    (QWEN, "<tool_call><function=f><parameter=n>\nx\n</parameter></function>", "", [("f", '{"n": "x"}')]),
+    (
+        QWEN,
+        "<tool_call><function=g><parameter=x>[1, 2.50]</parameter><parameter=y>None</parameter></function>",
+        "",
+        [("g", '{"x": [1, 2.50], "y": "None"}')],
+    ),
+    (QWEN, "<tool_call>\n<function=f>\n<parameter=a>\nso </param", "", [("f", '{"a": "so ')]),
+    (QWEN, "<tool_call>\n<function=f>\n<parameter=a>\nso\n</parameter>\n", "", [("f", '{"a": "so"')]),
+    (QWEN, "<tool_call>\n<function=no>\n</function>\n</tool_call> x", "=", []),
+    (QWEN, "<tool_call>\n<func", "=", []),
+    (
+        QWEN,
+        "I look.\n\n<function=f>\n<parameter=n>\n1\n</parameter>\n</function>\n</tool_call>\n",
+        "I look.",
+        [("f", '{"n": 1}')],
+    ),
+    (QWEN, "a <function=no>\n</function> b <function", "=", []),
+    (QWEN, '<tool_call>{"name": "g", "arguments": {}}</tool_call>', "=", []),
+    (QWEN, "<tool_call>\n<tool_call>\n<function=g></function>", "<tool_call>", [G]),
+    (QWEN, "<tool_call><function=" + "f" * 1100, "=", []),
+    (
+        GLM,
+        f"Hi.\n<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>{_LINES}</arg_value>\n<arg_key>n</arg_key>\n"
+        "<arg_value>7</arg_value>\n</tool_call>\n<tool_call>g\n</tool_call>",
+        "Hi.",
+        [("f", json.dumps({"a": _LINES, "n": 7}, ensure_ascii=False)), G],
+    ),
+    (
+        GLM,
+        "<tool_call>f<arg_key>b</arg_key><arg_value>false</arg_value></tool_call><tool_call>g</tool_call>",
+        "",
+        [("f", '{"b": false}'), G],
+    ),
+    (GLM, "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>so </arg", "", [("f", '{"a": "so ')]),
+    (GLM, "<tool_call>no\n</tool_call> x", "=", []),
+    (GLM, "<tool_call>\ng\n</tool_call>", "", [G]),
+    (GLM, "<tool_call></tool_call><tool_call>no<arg_key>x", "=", []),
+    (GLM, "no <arg_key> call", "=", []),
 ]
 THOUGHT = "<think>\nhm <tool_call> [TOOL_CALLS]{\n</think>\n\n"
-
-
-def parsed(form: MessageFormat, tokens: Sequence[tuple[int, str]], cuts: Sequence[int]) -> Parts:
-    """Return the message whose tokens arrive in rounds that end at `cuts`."""
-    return written(form, tokens, cuts)[0]
-
-
-def written(
-    form: MessageFormat, tokens: Sequence[tuple[int, str]], cuts: Sequence[int], stops: Sequence[str] = ()
-) -> tuple[Parts, int]:
-    """Return the message, and the number of its tokens: it may end with a stop string."""
-    message, found, length = Message(form, StopStrings(stops)), list[Parts](), 0
-    for length, (token, text) in enumerate(tokens, start=1):
-        is_over = message.push(token, text)
-        if is_over or length in cuts:
-            found.append(message.take())
-        if is_over:
-            break
-    message.finish("")
-    return join_parts([*found, message.take()]), length
-
-
-def form_of(family: ToolFamily, **fields: object) -> MessageFormat:
-    ids = count()
-    return MessageFormat(PARSERS[family], ("f", "g"), new_id=lambda: f"c{next(ids)}", **fields)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("family", "text", "content", "calls"), CALLS)
@@ -140,7 +165,8 @@ def test_whatever_a_model_writes_is_the_same_in_any_cut(
         parsed(form_of(family, reasoning=THINK, markers=known), tokens, edges) for edges in ([], cuts)
     )
     assert cut == whole
-    if not whole.calls and "</think>" not in pieces and "<think>" not in pieces:
+    own = {"<think>", "</think>", *PARSERS[ToolFamily.GPT_OSS].markers}
+    if not whole.calls and own.isdisjoint(pieces):
         assert whole.content == "".join(pieces), "what is no call is content, nothing is lost"
 
 
@@ -204,7 +230,7 @@ def test_reasoning_is_counted_in_tokens_with_its_end() -> None:
 
 
 def test_the_reasoning_of_mistrals_models_has_markers_of_its_own() -> None:
-    form = MessageFormat(PARSERS[ToolFamily.MISTRAL], ("f",), reasoning=MISTRAL_THINK, new_id=lambda: "c0")
+    form = MessageFormat(PARSERS[ToolFamily.MISTRAL], {"f": {}}, reasoning=MISTRAL_THINK, new_id=lambda: "c0")
     found = parsed(form, [(1, char) for char in '[THINK]hm <think>[/THINK]yes[TOOL_CALLS]f{"x": 1}'], [9, 30])
     assert (found.reasoning, found.content) == ("hm <think>", "yes")
     assert [(call.name, call.arguments) for call in found.calls] == [("f", '{"x": 1}')]
@@ -216,72 +242,6 @@ def test_a_prompt_that_opens_the_reasoning_leaves_it_open() -> None:
     assert (found.reasoning, found.content) == ("hm", "yes")
     silent = MessageFormat(reasoning=THINK, is_thinking=True, keeps_reasoning=False)
     assert parsed(silent, tokens, [5]) == Parts(content="yes", reasoning_tokens=10)
-
-
-_ANALYSIS, _FINAL = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
-_NEXT = "<|end|><|start|>assistant"
-CHANNELED = [
-    (f"{_ANALYSIS}hm <think>{_NEXT}{_FINAL}yes", "hm <think>", "yes"),
-    (f"{_ANALYSIS}hm, {_NEXT}{_ANALYSIS}so{_NEXT}{_FINAL}\nyes<|end|>", "hm,so", "yes"),
-    (f"{_FINAL}analysis", "", "analysis"),
-    ("plain", "", "plain"),
-    (f"{_ANALYSIS}hm", "hm", ""),
-    (f"{_ANALYSIS}hm{_NEXT}<|channel|>fin", "hm", ""),
-    (
-        f"{_ANALYSIS}hm{_NEXT} to=functions.analysis<|channel|>commentary<|message|>{{}}",
-        "hm",
-        "assistant to=functions.analysiscommentary{}",
-    ),
-    (f"<|channel|>{'x' * 300}", "", "x" * 300),
-    ("<|channel|>final Hello there", "", "final Hello there"),
-]
-
-
-@pytest.mark.parametrize(("text", "reasoning", "content"), CHANNELED)
-@pytest.mark.parametrize("by_id", [True, False])
-@pytest.mark.parametrize("cuts", [[], range(400)])
-def test_the_channels_of_gpt_oss_are_reasoning_and_content(
-    text: str, reasoning: str, content: str, by_id: bool, cuts: Sequence[int]
-) -> None:
-    known = {marker: 100 + at for at, marker in enumerate(CHANNELS)} if by_id else {}
-    pieces = re.findall("|".join((*map(re.escape, known), "(?s:.)")), text)
-    form = MessageFormat(has_channels=True, markers=known, tracks_tokens=True)
-    tokens = [(known.get(piece, 1), "" if piece in known else piece) for piece in pieces]
-    found = parsed(form, tokens, cuts)
-    assert (found.reasoning, found.content) == (reasoning, content)
-    assert len(found.are_content) == len(tokens)
-    assert bool(found.reasoning_tokens) == bool(reasoning)
-    silent = MessageFormat(has_channels=True, markers=known, keeps_reasoning=False)
-    assert (parsed(silent, tokens, cuts).reasoning, parsed(silent, tokens, cuts).content) == ("", content)
-
-
-def test_no_stop_string_reaches_over_two_channels() -> None:
-    known = {marker: 100 + at for at, marker in enumerate(CHANNELS)}
-    text = f"<|channel|>commentary<|message|>Checking.{_NEXT}{_FINAL}Stop here."
-    pieces = re.findall("|".join((*map(re.escape, known), "(?s:.)")), text)
-    tokens = [(known.get(piece, 1), "" if piece in known else piece) for piece in pieces]
-    found, length = written(MessageFormat(has_channels=True, markers=known), tokens, [], ["g.S"])
-    assert (found.content, length) == ("Checking.Stop here.", len(tokens))
-
-
-@pytest.mark.parametrize(
-    ("text", "reasoning", "content"),
-    [
-        ("<|channel>thought\nhm<channel|>yes", "hm", "yes"),
-        ("<|channel>thought\n<channel|>yes", "", "yes"),
-        ("<|channel>thought\nhm, <channel|><|channel>thought\nso<channel|>yes", "hm,so", "yes"),
-        ("yes<|channel>thought\nhm<channel|>, sir", "hm", "yes, sir"),
-        ("<|channel>thoughtful<channel|>yes", "thoughtful", "yes"),
-        ("<|channel>thou", "", ""),
-        ("thought\nyes", "", "thought\nyes"),
-    ],
-)
-@pytest.mark.parametrize("cuts", [[], range(100)])
-def test_the_label_of_gemmas_reasoning_is_no_part_of_it(
-    text: str, reasoning: str, content: str, cuts: Sequence[int]
-) -> None:
-    found = parsed(MessageFormat(reasoning=GEMMA_THOUGHT), [(1, char) for char in text], cuts)
-    assert (found.reasoning, found.content) == (reasoning, content)
 
 
 def test_without_parallel_calls_only_the_first_one_counts() -> None:
@@ -297,7 +257,10 @@ def test_without_parallel_calls_only_the_first_one_counts() -> None:
         ("[TOOL_CALLS]", MISTRAL),
         ("<｜tool▁calls▁begin｜>", DEEPSEEK),  # noqa: RUF001
         ("{{ '<|python_tag|>' }}", LLAMA3),
+        ("<tool_call>\n<function=f>\n<parameter=a>", QWEN),
+        ("<tool_call>f\n<arg_key>a</arg_key>", GLM),
         ("<tool_call><function=f>", None),
+        ("<other:tool_call><function=f><parameter=a>", None),
         ("plain", None),
     ],
 )
@@ -305,6 +268,9 @@ def test_a_template_shows_its_format(template: str, family: ToolFamily | None) -
     expected = None if family is None else PARSERS[family]
     assert tool_parser(ToolFamily.AUTO, template) is expected
     assert tool_parser(ToolFamily.NONE, template) is None
+    channels = "".join(CHANNELS)
+    assert tool_parser(ToolFamily.AUTO, f"{channels}functions.") is PARSERS[ToolFamily.GPT_OSS]
+    assert tool_parser(ToolFamily.AUTO, channels) is None
     assert tool_parser(MISTRAL, template) is PARSERS[MISTRAL]
     assert reasoning_markers(ReasoningFamily.AUTO, template) is None
     assert reasoning_markers(ReasoningFamily.AUTO, template + "</think>") == THINK
