@@ -54,7 +54,7 @@ class TaggedReader:
         self._expected: tuple[str, ...] = ()
         """Tags that may come next, also within text."""
         self._read = ""
-        """What was read of the next tag."""
+        """Characters of the next tag that were read."""
         self._steps = self._call()
         next(self._steps)
 

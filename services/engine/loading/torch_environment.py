@@ -1,4 +1,4 @@
-"""What torch and its OpenMP library read of the environment once, at their import. Imports no torch."""
+"""The environment that torch and its OpenMP library read once, at their import. Imports no torch."""
 
 import os
 from collections.abc import MutableMapping

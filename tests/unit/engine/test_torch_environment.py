@@ -1,4 +1,4 @@
-"""What a process of an engine sets before it imports torch."""
+"""The environment that a process of an engine sets before it imports torch."""
 
 import os
 import re
