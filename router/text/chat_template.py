@@ -137,10 +137,11 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]],
         most: float = inf,
     ) -> tuple[_Compiled, Traced]:
+        has_channels = "<|channel|>" in source
         given = {
             **self._variables,
             **variables,
-            "messages": [_for_template(each, has_channels="<|channel|>" in source) for each in messages],
+            "messages": [_for_template(each, has_channels) for each in messages],
             "tools": list(tools) or None,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
