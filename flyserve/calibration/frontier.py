@@ -137,14 +137,12 @@ def choose(rows: Sequence[Row], keep: float, name: str | None = None) -> Row:
     """Return the named rule, or the fastest that keeps this part of the accuracy in every family.
 
     Raises:
-        ConfigError: As `named`; or without a name nothing says which responses are right, or only `exact`
-            keeps the accuracy.
+        ConfigError: As `named`; or without a name no response of `exact` was right, or only `exact` keeps
+            the accuracy.
     """
     if name is not None:
         chosen = named([row.candidate for row in rows], name)
         return next(row for row in rows if row.candidate == chosen)
-    if not any(row.accuracy for row in rows):
-        raise ConfigError("--write: no prompt has an answer, and there is no --verifier: name a --rule")
     if not any(row.kept for row in rows):
         raise ConfigError("--write: exact has no response right, so no loss is seen: name a --rule")
     fit = [row for row in rows if row.candidate.is_served and worst(row) >= keep]

@@ -8,8 +8,9 @@ import signal
 import subprocess
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from flyserve.core.errors import ConfigError
@@ -88,6 +89,8 @@ class Judge:
 
     command: str | None = None
     timeout_s: float = 60.0
+    _running: set["subprocess.Popen[str]"] = field(default_factory=set, init=False, compare=False)
+    _is_closed: Event = field(default_factory=Event, init=False, compare=False)
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a command that cannot be run, before there is a response to judge."""
@@ -114,6 +117,12 @@ class Judge:
             raise ConfigError(f"--verifier: {found}, must be 0 for right or 1 for wrong: {last}")
         return status == _RIGHT
 
+    def close(self) -> None:
+        """End the verifiers that run, and those that a thread still starts."""
+        self._is_closed.set()
+        for process in tuple(self._running):
+            _end(process)
+
     def _run(self, command: list[str], prompt: Prompt, response: str) -> tuple[int, str]:
         """Run the verifier in a process group of its own, so that none of its processes stays."""
         given = {"prompt": prompt.prompt, "answer": prompt.answer, "family": prompt.family}
@@ -130,14 +139,25 @@ class Judge:
             )
         except (OSError, IndexError, ValueError) as error:
             raise ConfigError(f"--verifier: {self.command!r} cannot be run: {error}") from None
+        self._running.add(process)
         try:
+            if self._is_closed.is_set():
+                _end(process)
             output, _ = process.communicate(json.dumps({**given, "response": response}), self.timeout_s)
         except BaseException as error:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            _end(process)
             process.wait()
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
             limit = f"within {self.timeout_s:g} s (--verifier-timeout-s)"
             raise ConfigError(f"--verifier: did not end {limit} on the response to {prompt.place}") from None
+        finally:
+            self._running.discard(process)
         return process.returncode, output
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    """End a verifier and its children; one that has ended is left alone."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)

@@ -1,6 +1,7 @@
 """`flyserve calibrate`: record your own prompts once, replay every rule, choose one, write it as a preset."""
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -101,14 +102,15 @@ def calibrate(
         from flyserve.calibration.run import Calibration, saved
         from flyserve.core.presets import PRESETS
 
-        loaded, write = load_prompts(prompts, problems), _writer(writing)
+        loaded = load_prompts(prompts, problems)
         check_distinct(loaded)
+        judge = Judge(judging.verifier, judging.verifier_timeout_s)
+        write = _writer(writing, can_choose=any(map(judge.can_judge, loaded)))
         with connection.client() as client:
             pair = None if offline else Pair.of(client.info(connection.timeout_s), draft_length)
             found = load_recording(recording, pair)
             collector = Collector(None if offline else client, found.pair, max_new_tokens)
-            judge = Judge(judging.verifier, judging.verifier_timeout_s)
-            with saved(found, recording):
+            with saved(found, recording), closing(judge):
                 calibration = Calibration(collector, found, loaded, judge, messages())
                 always = (*PRESETS, *filter(None, [writing.rule]))
                 rows = calibration.run(candidates(), always, finalists)
@@ -129,14 +131,19 @@ def _show(rows: Sequence["Row"], num_prompts: int, chart: Path | None) -> None:
         write_whole(chart, frontier_chart(rows))
 
 
-def _writer(options: WriteOptions) -> Callable[[Sequence["Row"]], None] | None:
-    """Check name and file, and return the function that writes the chosen rule; None if none is wanted."""
+def _writer(options: WriteOptions, *, can_choose: bool) -> Callable[[Sequence["Row"]], None] | None:
+    """Check name and file, and return the function that writes the chosen rule; None if none is wanted.
+
+    Without `can_choose` no response can be judged, so only a named rule can be written.
+    """
     if options.write is None:
         if options.deployment or options.rule:
             raise ConfigError("--deployment and --rule: need --write NAME")
         return None
     if options.deployment is None:
         raise ConfigError("--write: needs --deployment FILE")
+    if options.rule is None and not can_choose:
+        raise ConfigError("--write: no prompt has an answer, and there is no --verifier: name a --rule")
     from flyserve.calibration.frontier import choose
     from orchestration.deployment.presets import preset_writer
 

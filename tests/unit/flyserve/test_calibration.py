@@ -6,6 +6,7 @@ import stat
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from flyserve.core.types import EntropyEstimator
 from orchestration.deployment.presets import preset_writer, with_preset
 from router.speculation_config import SpeculationConfig
 from services.common.config import parse
+from tests.unit.flyserve.fake_generation import rejected_address, run
 
 PAIR = Pair("target", "kernels", "drafter", "tokens", 15, 512, (0, 1))
 EVIDENCE = RoundEvidence((5,), (5, 6), (0.5, 0.1), (0.0,), (5, 7, 8, 6, 7, 8), (-0.1, -2.0, -4.0) * 2)
@@ -145,6 +147,21 @@ def test_a_verifier_that_hangs_is_ended_with_its_children(tmp_path: Path) -> Non
         time.sleep(0.01)
 
 
+def test_a_calibration_that_ends_ends_its_verifiers(tmp_path: Path) -> None:
+    os.mkfifo(fifo := tmp_path / "started")
+    code = f"import os, time; open({str(fifo)!r}, 'w').write(str(os.getpid())); time.sleep(999)"
+    judge, prompt = verifier(tmp_path, code, 999.0), Prompt("p:1", "a")
+    with ThreadPoolExecutor(1) as pool:
+        judging = pool.submit(judge.is_right, prompt, "b")
+        pid = fifo.read_text()
+        judge.close()
+        with pytest.raises(ConfigError, match="status -9"):
+            judging.result()
+    with pytest.raises(ConfigError, match="status -9"):  # one that a thread starts later
+        judge.is_right(prompt, "b")
+    assert not is_running(pid)
+
+
 def is_running(pid: str) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
@@ -231,7 +248,6 @@ def test_the_fastest_rule_that_keeps_the_accuracy_and_is_served_is_chosen(keep: 
     [
         (ROWS, "nothing", "--rule: is 'nothing', must be one of exact, "),
         (ROWS, "budget 2", "no deployment serves it"),
-        ([replace(each, accuracy={}, kept={}) for each in ROWS], None, "no prompt has an answer"),
         ([replace(each, kept={}) for each in ROWS], None, "exact has no response right"),
         ([ROWS[0], row("flyserve", 9, 0.6)], None, "no faster rule keeps 0.98 of the accuracy of exact"),
         (ROWS, "exact", "is a mode, and no preset"),
@@ -240,6 +256,13 @@ def test_the_fastest_rule_that_keeps_the_accuracy_and_is_served_is_chosen(keep: 
 def test_a_choice_that_cannot_be_made_is_named(rows: list[Row], name: str | None, part: str) -> None:
     with pytest.raises(ConfigError, match=part):
         choose(rows, 0.98, name)
+
+
+def test_a_choice_without_judgements_is_refused_before_anything_is_recorded(tmp_path: Path) -> None:
+    (prompts := tmp_path / "prompts.jsonl").write_text('{"prompt": "a"}')
+    writing = ("--write", "own", "--deployment", str(tmp_path / "fly.yaml"))
+    shown = run("calibrate", str(prompts), *writing, "--address", rejected_address()).stderr
+    assert "--write: no prompt has an answer, and there is no --verifier" in " ".join(shown.split())
 
 
 def test_table_notes_and_chart_show_every_rule() -> None:
