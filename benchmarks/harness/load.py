@@ -5,6 +5,7 @@ A window is a stretch of time; only the tokens that arrive in it count.
 
 import asyncio
 import itertools
+import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -12,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from flyserve import AsyncClient
-from flyserve.bench.comparison import rotated
 from flyserve.core.request import SpeculationParams
 from flyserve.core.response import Chunk, Statistics
 
@@ -35,7 +35,7 @@ def interleave(
     warm_ups: int = 1,
     advance: Callable[[], None] = lambda: None,
 ) -> dict[K, list[V]]:
-    """Return `count` measurements of every name; each turn has every name once, in an order that rotates.
+    """Return `count` measurements of every name; each turn has every name once, in `turn_order`.
 
     Args:
         names: Settings.
@@ -46,12 +46,22 @@ def interleave(
     """
     found: dict[K, list[V]] = {name: [] for name in names}
     for turn in range(-warm_ups, count):
-        for name in rotated(names, turn):
+        for name in turn_order(names, turn):
             measured = measure(name, turn)
             if turn >= 0:
                 found[name].append(measured)
             advance()
     return found
+
+
+def turn_order(names: Sequence[K], turn: int) -> list[K]:
+    """Return the order of a turn: at random in every second turn, and the reverse of it in the next.
+
+    So a drift of the machine, and what one setting leaves to the next, affect all names alike.
+    """
+    pair, is_second = divmod(turn, 2)
+    order = random.Random(pair).sample(names, len(names))
+    return order[::-1] if is_second else order
 
 
 async def send_at_rate(send: Callable[[], Awaitable[object]], per_second: float, seconds: float) -> None:

@@ -28,7 +28,7 @@ _PAGES = Environment(
 )
 
 T = TypeVar("T")
-TIMES, AROUND = "{0.value:.2f}x", "{0.low:.2f} to {0.high:.2f}"
+TIMES, AROUND, AMONG = "{0.value:.2f}x", "{0.low:.2f} to {0.high:.2f}", "{0.least:.2f} to {0.most:.2f}"
 """Cells of an interval: its value as a ratio, and its ends."""
 
 

@@ -15,7 +15,7 @@ from benchmarks.harness.report import AROUND, TIMES, Figure
 from flyserve.bench.statistics import Interval, bootstrap, share, speed, tau, total
 from flyserve.client import Client
 from flyserve.core.request import SpeculationParams
-from flyserve.core.response import Statistics
+from flyserve.core.response import Response, Statistics
 
 _WARM_UPS = 2
 
@@ -74,9 +74,8 @@ def sender(
     def send(prompt: Sequence[int], number: int, repetition: int, cache_salt: str) -> Run:
         own = {key: each[number] if isinstance(each, list) else each for key, each in options.items()}
         response, seconds = generate(client, prompt, max_new_tokens, way, cache_salt, **own)
-        tokens = checksum([token.id for token in response.tokens])
-        verdict = judge(number, response.text)
-        return Run(number, repetition, seconds, response.statistics, tokens, len(prompt), verdict)
+        verdict, found = judge(number, response.text), checksum_of(response)
+        return Run(number, repetition, seconds, response.statistics, found, len(prompt), verdict)
 
     return send
 
@@ -86,6 +85,11 @@ def checksum(tokens: Sequence[int]) -> int:
     return crc32(",".join(map(str, tokens)).encode())
 
 
+def checksum_of(response: Response) -> int:
+    """Return the checksum of a response's tokens."""
+    return checksum([token.id for token in response.tokens])
+
+
 def measure_settings(
     sends: Mapping[str, Send],
     prompts: Prompts,
@@ -93,7 +97,9 @@ def measure_settings(
     is_remembered: bool,
     interleave: Interleave[str, Run],
 ) -> Runs:
-    """Send every prompt under every setting, after a warm-up, in an order that rotates.
+    """Send every prompt under every setting, by turns.
+
+    The prompts of the warm-up are those of the first turns in reverse: no program learns a measured prompt.
 
     Args:
         sends: By the setting's name.
@@ -106,9 +112,10 @@ def measure_settings(
 
     def measure(name: str, turn: int) -> Run:
         repetition, number = divmod(turn if turn >= 0 else -1 - turn, len(prompts))
+        if turn < 0:
+            return sends[name](prompts[number][::-1], number, repetition, f"{salt}/warm-up/{name}")
         own = f"{salt}/{name}" if is_remembered else f"{salt}/{name}/{turn}"
-        salted = own if turn >= 0 else f"{salt}/warm-up/{name}"
-        return sends[name](prompts[number], number, repetition, salted)
+        return sends[name](prompts[number], number, repetition, own)
 
     return interleave(tuple(sends), repeat * len(prompts), measure, min(_WARM_UPS, len(prompts)))
 
@@ -179,14 +186,15 @@ FIGURES: tuple[Figure[Compared], ...] = (
     Figure("same", _same, {"same": "{:.0%}"}),
     Figure("accuracy", lambda c: accuracy(c[1]), {"accuracy": "{:.1%}"}),
     Figure("cached_share", lambda c: cached_share(c[1]) or None, {"cached": "{:.1%}"}),
-    _share("draft_length", "drafts of", "{:.1f}", "drafted", "rounds"),
+    _share("drafted_share", "with a draft", "{:.0%}", "draft_rounds", "rounds"),
+    _share("draft_length", "drafts of", "{:.1f}", "drafted", "draft_rounds"),
     _share("accepted_share", "accepted", "{:.0%}", "accepted", "drafted"),
     _share("forwards_per_token", "forwards", "{:.2f}", "drafter_forwards", "emitted"),
     _share("supplied_share", "supplied", "{:.0%}", "sub_drafter_tokens", "drafted"),
     _share("ahead_share", "ahead", "{:.0%}", "drafted_ahead", "drafted_ahead", "dropped_ahead"),
     Figure("predicted", _predicted, {"predicted": "{}"}),
     _share("forced_share", "free", "{:.0%}", "forced", "emitted"),
-    _share("draft_ms", "draft, ms", "{:.1f}", "draft_s", "draft_rounds", scale=1e3),
-    _share("verify_ms", "verify, ms", "{:.1f}", "verify_s", "rounds", scale=1e3),
+    _share("draft_ms", "draft, ms", "{:.2f}", "draft_s", "emitted", scale=1e3),
+    _share("verify_ms", "verify, ms", "{:.2f}", "verify_s", "emitted", scale=1e3),
 )
 """Figures of a setting; a column that is empty for all settings of a table is left out."""

@@ -6,7 +6,7 @@ from statistics import median
 
 import numpy as np
 
-from flyserve.bench.statistics import Interval, bootstrap, share
+from flyserve.bench.statistics import Interval, share
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,9 @@ def ratios(values: Sequence[float], base: Sequence[float]) -> list[float]:
     return [share(value, other) for value, other in zip(values, base, strict=True)]
 
 
-def median_ratio(values: Sequence[float], base: Sequence[float]) -> Interval:
-    """Return the median of `ratios` and its interval over resamples of the repetitions."""
-    return bootstrap(ratios(values, base), median)
+def ratio_spread(values: Sequence[float], base: Sequence[float]) -> Spread:
+    """Return the spread of `ratios`: a few repetitions tell no confidence interval."""
+    return spread(ratios(values, base))
 
 
 def percentiles(waits: Sequence[tuple[float, int]]) -> Percentiles | None:

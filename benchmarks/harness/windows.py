@@ -13,14 +13,14 @@ import uvloop
 from benchmarks.harness.client import Prompts
 from benchmarks.harness.command import Context
 from benchmarks.harness.load import Ask, Interleave, Level, Window, asker, cut_window, run_window
-from benchmarks.harness.report import AROUND, TIMES, Figure, Row, Table, make_rows
-from benchmarks.harness.statistics import median_ratio, percentiles, spread
+from benchmarks.harness.report import AMONG, TIMES, Figure, Row, Table, make_rows
+from benchmarks.harness.statistics import percentiles, ratio_spread, spread
 from flyserve import AsyncClient
 from flyserve.bench.comparison import rotated
 from flyserve.bench.statistics import share
 from flyserve.core.request import SpeculationParams
 
-SHOWN = ("tokens/s", "ratio", "95% interval", "inter-token p50 / p95 / p99, ms")
+SHOWN = ("tokens/s", "ratio", "ratios", "inter-token p50 / p95 / p99, ms")
 _PAUSE_S = 0.2
 """Pause between windows, in which cancelled requests end everywhere."""
 
@@ -105,8 +105,8 @@ FIGURES: tuple[Figure[Compared], ...] = (
     ),
     Figure(
         "ratio",
-        lambda w: median_ratio(_rates(w[0]), _rates(w[1])),
-        {"ratio": TIMES, "95% interval": AROUND},
+        lambda w: ratio_spread(_rates(w[0]), _rates(w[1])),
+        {"ratio": TIMES, "ratios": AMONG},
     ),
     _waits("first", "first", lambda w: [(first_s, 1) for first_s in w.firsts_s]),
     _waits("inter_token", "inter-token", lambda w: [(gap_s / count, count) for gap_s, count in w.gaps]),

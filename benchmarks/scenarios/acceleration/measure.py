@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from benchmarks.harness.client import PLAIN, demo_prompts, generate, random_prompts, speculation
 from benchmarks.harness.command import Context
-from benchmarks.harness.runs import Run, Runs, measure_settings, sender
+from benchmarks.harness.runs import Run, Runs, checksum_of, measure_settings, sender
 from benchmarks.harness.system import (
     Flags,
     running_fleets,
@@ -139,7 +139,7 @@ def measure_memory(plan: Plan, context: Context) -> Runs:
             def ask(number: int) -> Run:
                 prompt = edited(problems[number], step)
                 response, seconds = generate(clients[name], prompt, WHOLE_RESPONSE, FLY, used)
-                return Run(number, step, seconds, response.statistics)
+                return Run(number, step, seconds, response.statistics, checksum_of(response))
 
             return list(pool.map(ask, range(plan.agents if turn >= 0 else min(plan.agents, plan.at_once))))
 

@@ -1,16 +1,16 @@
 """The figures of deployments by size, and the report. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from benchmarks.harness.machine import Machine
 from benchmarks.harness.plot import line_chart
 from benchmarks.harness.report import Figure, Report, Row, Table, make_rows
-from benchmarks.harness.statistics import Goal, percentiles
+from benchmarks.harness.statistics import percentiles
 from benchmarks.scenarios.capacity import hardware
 from benchmarks.scenarios.capacity.hardware import Replica
 from benchmarks.scenarios.capacity.measure import Measured
 from benchmarks.scenarios.capacity.plan import AGREEMENT, LANGUAGE, PLAIN, Plan
-from flyserve.bench.statistics import Interval, share
+from flyserve.bench.statistics import share
 
 MOST_DISTORTION = 0.05
 """A figure is flagged if the CPU took more than this share of what a stream waited for."""
@@ -86,7 +86,7 @@ def make_report(plan: Plan, machine: Machine, measured: Sequence[Measured]) -> R
     sizes = size_rows(plan, measured)
     chart = line_chart("Tokens per second of a replica", "target replicas", "tokens/s", _lines(sizes), True)
     return Report("capacity", machine, plan, sizes=sizes).fill(
-        targets=list(_goals(sizes)),
+        targets=_goals(sizes),
         sized=Table.of("Replicas", SIZES, sizes),
         shown=_SHOWN,
         svg=chart,
@@ -106,9 +106,16 @@ def _lines(sizes: Sequence[Row]) -> dict[str, list[tuple[float, float]]]:
     return {name: sorted(points) for name, points in lines.items()}
 
 
-def _goals(sizes: Sequence[Row]) -> Iterator[Goal]:
+def _goals(sizes: Sequence[Row]) -> Table:
+    """Return the goals of the largest deployment; one window of each tells no interval."""
     most = max(row.targets for row in sizes)
-    for row in (each for each in sizes if each.targets == most):
-        note = " (no verdict: the CPU was too slow)" if is_flagged(row) else ""
-        ratio = Interval(row.scaling, row.scaling, row.scaling)
-        yield Goal(f"{row.setting}: {most} replicas, tokens/s of a replica{note}", _SCALING_GOAL, ratio)
+    lines = (_goal(row) for row in sizes if row.targets == most)
+    return Table("goals", ("goal", "limit", "measured", ""), tuple(lines))
+
+
+def _goal(row: Row) -> tuple[str, ...]:
+    verdict = "met" if row.scaling >= _SCALING_GOAL else "missed"
+    if is_flagged(row):
+        verdict = "no verdict: the CPU was too slow"
+    name = f"{row.setting}: {row.targets} replicas, tokens/s of a replica"
+    return name, f">= {_SCALING_GOAL:.2f}x", f"{row.scaling:.2f}x", verdict

@@ -175,7 +175,8 @@ async def _measure(plan: Plan, client: AsyncClient, way: SpeculationParams, pid:
 
 async def _peak(plan: Plan, client: AsyncClient, way: SpeculationParams) -> float:
     """Return the requests per second of one client per place, without the first fifth of the time."""
-    level = Level(plan.places, plan.peak_s / 5, 0.8 * plan.peak_s)
+    response_s = plan.new_tokens * plan.forward_s  # clients in step would end by batches in the window
+    level = Level(plan.places, plan.peak_s / 5, 0.8 * plan.peak_s, spread_s=response_s)
     prompts, ask = (prompt(number) for number in itertools.count()), asker(client, way)
     streams, begin_s, end_s = await run_window(lambda ids, _: ask(ids, plan.new_tokens), prompts, level)
     return cut_window("peak", plan.places, 0, streams, begin_s, end_s).completed / (end_s - begin_s)

@@ -18,14 +18,14 @@ def run(plan: Plan, context: Context) -> Report:
     with deployed(demo, "the demo's services", context.verbose) as running:
         client = Aiperf(program, running.http_url or "", plan.first_ms, plan.token_ms)
 
-        def measure(name: str, count: int, *flags: str) -> Runs:
+        def measure(name: str, count: int, *flags: str, warm_ups: int = 0) -> Runs:
             def send(setting: str, turn: int) -> Export:
                 return client.run(SETTINGS[setting], count, 1 + turn, *flags)
 
-            return context.interleave(name, tuple(SETTINGS), plan.repeat, send, warm_ups=0)
+            return context.interleave(name, tuple(SETTINGS), plan.repeat, send, warm_ups)
 
-        open_at_once = ("--concurrency", str(plan.callers), "--warmup-request-count", "2")
-        capacity = measure("capacity", plan.capacity_requests, *open_at_once)
+        at_once = ("--concurrency", str(plan.callers))
+        capacity = measure("capacity", plan.capacity_requests, *at_once, warm_ups=1)
         base = max(each["request_throughput"]["avg"] for each in capacity[BASELINE])
         for load in plan.loads:
             rate = load.share * base

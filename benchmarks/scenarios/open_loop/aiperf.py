@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.request import urlopen
+from uuid import uuid4
 
 from benchmarks.harness.system import DEMO_MODELS
 from flyserve.bench.tasks import load_tasks, render
@@ -47,12 +48,13 @@ class Aiperf:
         ]
 
     def run(self, speculation: Mapping[str, Any], count: int, seed: int, *flags: str) -> Export:
-        """Send `count` requests; the flags set how many are open, or when they arrive.
+        """Send `count` requests, under a cache salt of their own; the flags set how many are open, or when.
 
         Raises:
             NotReady: AIPerf failed; the message has its last lines.
         """
         fields = {"temperature": 0, "max_tokens": _MAX_NEW_TOKENS, "speculation": speculation}
+        fields["cache_salt"] = uuid4().hex  # nothing of earlier runs is cached or remembered
         texts = islice(cycle(render(task.prompt) for task in load_tasks()), count)
         with TemporaryDirectory(prefix="flyserve-") as name:
             folder = Path(name)

@@ -57,7 +57,7 @@ class Plan(BasePlan):
     burst_smoothness: Annotated[float, Field(gt=0, lt=1)] = 0.2
     seconds: Annotated[float, Field(gt=0), Quick(4.0)] = 30.0
     callers: Annotated[int, Field(ge=1), Quick(4)] = 16
-    capacity_requests: Annotated[int, Field(ge=2), Quick(8)] = 64
+    capacity_requests: Annotated[int, Field(ge=2), Quick(8)] = 128
     first_ms: float = 500.0
     token_ms: float = 25.0
     places: int = 32

@@ -1,11 +1,12 @@
 """The report of the scenario `open_loop`."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 
 from benchmarks.harness.machine import Machine
 from benchmarks.harness.plot import line_chart
-from benchmarks.harness.report import AROUND, TIMES, Figure, Report, Row, Table, make_rows
-from benchmarks.harness.statistics import Spread, median_ratio, spread
+from benchmarks.harness.report import AMONG, TIMES, Figure, Report, Row, Table, make_rows
+from benchmarks.harness.statistics import Spread, ratio_spread, spread
 from benchmarks.scenarios.open_loop.aiperf import Export
 from benchmarks.scenarios.open_loop.plan import BASELINE, SETTINGS, Plan, Runs
 
@@ -34,9 +35,9 @@ def _failed(compared: Compared) -> float:
 
 
 def _acceptance_length(compared: Compared) -> float | None:
-    """Return the tokens per round with a draft, over all rounds; None without drafts."""
-    found = compared[2][0].get("spec_decode_token_weighted_acceptance_length")
-    return found and float(found["avg"])
+    """Return the tokens per round with a draft, the median of the runs; None without drafts."""
+    name = "spec_decode_token_weighted_acceptance_length"
+    return median(_values(compared[2], name)) if name in compared[2][0] else None
 
 
 _SETTING: Figure[Compared] = Figure("setting", lambda c: c[1], {"setting": "{}"})
@@ -47,8 +48,8 @@ CAPACITY: tuple[Figure[Compared], ...] = (
     _TOKENS,
     Figure(
         "ratio",
-        lambda c: median_ratio(*(_values(runs, "output_token_throughput") for runs in c[2:])),
-        {"relative to plain": TIMES, "95% interval": AROUND},
+        lambda c: ratio_spread(*(_values(runs, "output_token_throughput") for runs in c[2:])),
+        {"relative to plain": TIMES, "ratios": AMONG},
     ),
 )
 FIGURES: tuple[Figure[Compared], ...] = (
@@ -59,8 +60,8 @@ FIGURES: tuple[Figure[Compared], ...] = (
     _of("request_latency", "p50", 1e-3, "response p50, s", ".2f"),
     Figure(
         "ratio",
-        lambda c: median_ratio(*(_values(runs, "request_latency", "p50") for runs in (c[3], c[2]))),
-        {"times as fast as plain": TIMES, "95% interval": AROUND},
+        lambda c: ratio_spread(*(_values(runs, "request_latency", "p50") for runs in (c[3], c[2]))),
+        {"times as fast as plain": TIMES, "ratios": AMONG},
     ),
     _of("request_latency", "p95", 1e-3, "response p95, s", ".2f"),
     _of("time_to_first_token", "p50", 1, "first token p50, ms", ".0f"),

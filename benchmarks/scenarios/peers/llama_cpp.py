@@ -19,9 +19,9 @@ _SCRIPT = Path(__file__).with_name("llama_server.py")
 class LlamaCpp:
     """A running server, which decodes one response at a time."""
 
-    def __init__(self, url: str, ending_ids: Sequence[int]) -> None:
-        """Use the server at `url`; its answers omit the stop token, one of `ending_ids`."""
-        self._url = url
+    def __init__(self, client: httpx2.Client, ending_ids: Sequence[int]) -> None:
+        """Use the server of `client`; its answers omit the stop token, one of `ending_ids`."""
+        self._client = client
         self._ending = tuple(ending_ids[:1])
 
     def decode(self, prompt: Sequence[int], max_new_tokens: int) -> Answer:
@@ -40,7 +40,7 @@ class LlamaCpp:
         }
         start = time.perf_counter()
         try:
-            response = httpx2.post(f"{self._url}/completion", json=asked, timeout=_TIMEOUT_S)
+            response = self._client.post("/completion", json=asked)
         except httpx2.HTTPError as error:
             raise NotReady(f"llama.cpp's server does not answer: {error}") from None
         seconds = time.perf_counter() - start
@@ -69,5 +69,8 @@ def llama_cpp(
         NotReady: It ends before it serves; the error has its last line.
     """
     flags = (str(model), str(threads), *filter(None, [ngram]))
-    with running(sys.executable, script, *flags) as program:
-        yield LlamaCpp(program.word, ending_ids)
+    with (
+        running(sys.executable, script, *flags) as program,
+        httpx2.Client(base_url=program.word, timeout=_TIMEOUT_S, trust_env=False) as client,
+    ):
+        yield LlamaCpp(client, ending_ids)

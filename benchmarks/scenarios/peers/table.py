@@ -32,7 +32,8 @@ class Duel:
         beside = f"{self.ratio.value:.2f}x {self.other}"
         if self.ratio.low > 1:
             return f"**FlyServe**, {beside}"
-        return f"{self.other}: FlyServe {self.ratio.value:.2f}x" if self.ratio.high < 1 else f"even, {beside}"
+        is_slower = self.ratio.high < 1
+        return f"{self.other}: FlyServe {self.ratio.value:.2f}x" if is_slower else f"not told apart, {beside}"
 
 
 def places(parts: Parts) -> dict[str, Runs]:

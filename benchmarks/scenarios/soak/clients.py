@@ -19,6 +19,7 @@ from flyserve.core.errors import DeadlineExceeded, FlyServeError, InvalidRequest
 _TIMEOUT_S, _START_TIMEOUT_S = 60.0, 300.0
 _REQUESTS_PER_CONNECTION = 20
 _KEPT_FAULTS = 20
+_STALLS = "stalls"
 
 
 async def complete(url: str, request: Request, close_after: int | None = None) -> bool:
@@ -98,7 +99,8 @@ class Clients:
                     await asyncio.sleep(self._requests.uniform(0.0, self._plan.think_s))
 
     async def _send(self, client: AsyncClient) -> None:
-        request, behaviour = self._requests.draw(), self._requests.choose(_WEIGHTS)
+        behaviour = self._requests.choose(_WEIGHTS)
+        request = LONG if behaviour == _STALLS else self._requests.draw()
         name = f"{behaviour}, {request.kind}" if request.kind == BAD else behaviour
         try:
             outcome = await _ACTS[behaviour](self, client, request)
@@ -149,7 +151,7 @@ class Clients:
 
     async def _stall(self, client: AsyncClient, request: Request) -> str:
         """Read nothing for longer than the router waits."""
-        async with contextlib.aclosing(_stream(client, LONG)) as stream:
+        async with contextlib.aclosing(_stream(client, request)) as stream:
             await anext(stream)
             await asyncio.sleep(2.0 * self._plan.write_timeout_s)
         return "left"
@@ -231,7 +233,7 @@ _BEHAVIOURS: Mapping[str, tuple[int, _Act]] = {
     "leaves": (20, Clients._leave),
     "hurries": (8, Clients._hurry),
     "dawdles": (5, Clients._dawdle),
-    "stalls": (2, Clients._stall),
+    _STALLS: (2, Clients._stall),
     "browses": (10, Clients._browse),
 }
 """The behaviours of clients, each with its relative frequency."""

@@ -159,6 +159,7 @@ def make_report(machine: Machine, plan: Plan, run: Run) -> Report:
                 ("requests that failed", "0", str(failed)),
                 ("responses that differ from an earlier one", "0", str(wrong)),
                 ("figures that grew", "0", str(len(grown(rows)))),
+                ("errors of clients and in the logs, listed below", "0", str(len(run.faults))),
             ),
         ),
         svg=_chart(run.loaded),

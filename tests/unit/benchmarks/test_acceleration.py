@@ -34,7 +34,7 @@ class Remembering:
         self._asked = asked
 
     def __call__(self, prompt: Sequence[int], number: int, repetition: int, cache_salt: str) -> Run:
-        assert PROMPTS[number] == tuple(prompt)
+        assert PROMPTS[number] == tuple(prompt[::-1] if "warm-up" in cache_salt else prompt)
         self._asked.append((self._name, number, repetition, cache_salt))
         return run(number, 1.0, repetition)
 
@@ -67,7 +67,7 @@ def test_figures_are_of_totals_and_intervals_over_the_prompts() -> None:
     (found,) = make_rows(FIGURES, [("on", helped, [run(0, 2.0), run(1, 6.0)])])
     assert (found.ratio.value, found.tokens_per_s, found.tau) == (2.0, 50.0, 10.0)
     assert (found.forwards_per_token, found.supplied_share, found.ahead_share) == (0.4, 0.25, 0.75)
-    assert (found.draft_ms, found.verify_ms) == (pytest.approx(10.0), pytest.approx(20.0))
+    assert (found.draft_ms, found.verify_ms) == (pytest.approx(1.0), pytest.approx(2.0))
     assert found.predicted is None and found.forced_share is None and found.same == 1.0
 
 
@@ -99,7 +99,7 @@ def test_every_goal_of_a_measured_part_is_compared_with_its_measurement() -> Non
 def test_the_report_holds_every_figure(tmp_path: Path) -> None:
     found, machine = results(), this_machine()
     text = make_report(machine, Plan(), found).write(tmp_path, tmp_path).read_text(encoding="utf-8")
-    assert "| suffix | 200 | 2.00x | 2.00 to 2.00 | 10.00 | 100% | 15.0 | 0.40 |" in text
+    assert "| suffix | 200 | 2.00x | 2.00 to 2.00 | 10.00 | 100% | 100% | 15.0 | 0.40 |" in text
     assert "**The demo pair, the first time**" in text and "**The demo pair, again**" in text
     assert f"commit {machine.commit}, {machine.date}, on {machine.cpu}" in text.splitlines()[0]
     data = json.loads((tmp_path / "acceleration.json").read_text())

@@ -73,6 +73,7 @@ def test_the_report_says_what_failed_and_what_grew(tmp_path: Path) -> None:
     page = make_report(this_machine(), Plan(), run).write(tmp_path, tmp_path).read_text()
     assert "| requests that failed | 0 | 2 |" in page and "| figures that grew | 0 | 1 |" in page
     assert "| responses that differ from an earlier one | 0 | 1 |" in page
+    assert "| errors of clients and in the logs, listed below | 0 | 1 |" in page
     assert "| leaves | 0 | 3 | 0 | 0 | 0 | 2 |" in page and "- NotReady: gone" in page
     assert "| open sequences (router: requests) | router | 0 | 1 | 0 | 0 | 0 | grown |" in page
     figures = json.loads((tmp_path / "soak.json").read_text())["figures"]
