@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,18 +37,25 @@ class Pair:
     ending_ids: tuple[int, ...]
 
     @classmethod
-    def of(cls, deployment: DeploymentInfo, draft_length: int) -> "Pair":
-        """Return the pair of a deployment; raise ConfigError if it has no drafter at present."""
+    def of(cls, deployment: DeploymentInfo, draft_length: int | None) -> "Pair":
+        """Return the pair of a deployment; without `draft_length`, with its own one.
+
+        Raises:
+            ConfigError: It has no drafter at present, or drafts nothing by default.
+        """
         target, drafter = deployment.target, deployment.drafter
         if drafter is None:
             raise ConfigError("the deployment has no drafter at present: a rule decides about drafts")
+        length = draft_length or deployment.default_speculation.draft_length.max
+        if not length:
+            raise ConfigError("the deployment has drafts of 0 tokens by default: give --draft-length")
         name = drafter.weight_fingerprint or drafter.architecture
         return cls(
             target.weight_fingerprint,
             target.kernels,
             name,
             target.token_map_hash,
-            draft_length,
+            length,
             target.context_length,
             deployment.ending_ids,
         )
@@ -89,11 +96,12 @@ class Recording:
             yield {"prompt": text, "ids": prompt.ids, "rounds": rounds, "texts": texts}
 
 
-def load_recording(path: Path | None, pair: Pair | None) -> Recording:
+def load_recording(path: Path | None, pair: Pair | None, draft_length: int | None = None) -> Recording:
     """Read a recording; no file, or one that does not exist, is an empty one of `pair`.
 
     Raises:
-        ConfigError: The file is no recording, is cut, or is of another pair than `pair`; None takes any.
+        ConfigError: The file is no recording, is cut, or is of another pair than `pair`. None takes any
+            with this `draft_length`, if it is given.
     """
     if pair is not None and (path is None or not path.exists()):
         return Recording(pair)
@@ -111,8 +119,9 @@ def load_recording(path: Path | None, pair: Pair | None) -> Recording:
         raise ConfigError(
             f"--recording: {path} is no whole recording of this version: name another file, or remove it"
         ) from None
-    if pair is not None and found.pair != pair:
-        raise ConfigError(f"--recording: {path} {_difference(found.pair, pair)}: name another file")
+    wanted = pair or replace(made_with, draft_length=draft_length or made_with.draft_length)
+    if made_with != wanted:
+        raise ConfigError(f"--recording: {path} {_difference(made_with, wanted)}: name another file")
     return found
 
 
@@ -135,4 +144,4 @@ def _evidence(values: Sequence[Any]) -> RoundEvidence:
 
 def _difference(found: Pair, wanted: Pair) -> str:
     name = next(each.name for each in fields(Pair) if getattr(found, each.name) != getattr(wanted, each.name))
-    return f"was recorded with {name} {getattr(found, name)}, but the deployment has {getattr(wanted, name)}"
+    return f"was recorded with {name} {getattr(found, name)}, not with {getattr(wanted, name)}"

@@ -81,7 +81,10 @@ def calibrate(
     ] = False,
     problems: Annotated[int | None, typer.Option(min=1, help="Use the first prompts only.")] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest response in tokens.")] = 512,
-    draft_length: Annotated[int, typer.Option(min=1, help="Draft tokens per round.")] = 15,
+    draft_length: Annotated[
+        int | None,
+        typer.Option(min=1, help="Draft tokens per round; default: the deployment's, --offline: recorded."),
+    ] = None,
     finalists: Annotated[
         int, typer.Option(min=1, help="Rules to replay whole, beside exact, the presets and --rule.")
     ] = 8,
@@ -108,7 +111,7 @@ def calibrate(
         write = _writer(writing, can_choose=any(map(judge.can_judge, loaded)))
         with connection.client() as client:
             pair = None if offline else Pair.of(client.info(connection.timeout_s), draft_length)
-            found = load_recording(recording, pair)
+            found = load_recording(recording, pair, draft_length)
             collector = Collector(None if offline else client, found.pair, max_new_tokens)
             with saved(found, recording), closing(judge):
                 calibration = Calibration(collector, found, loaded, judge, messages())

@@ -77,7 +77,7 @@ async def collecting(
         client = Client(rig.addresses[0])
         deployment = await asyncio.to_thread(client.info)
         try:
-            yield Collector(client, Pair.of(deployment, 15), LENGTH)
+            yield Collector(client, Pair.of(deployment, None), LENGTH)
         finally:
             client.close()
 
@@ -116,11 +116,13 @@ async def test_a_replay_is_the_live_response_under_every_rule_that_is_served(
     assert rescued and len(responses) > 3
 
 
-async def test_a_preset_of_the_deployment_decides_as_its_replay(model: Path) -> None:
+@pytest.mark.parametrize("length", [7, 15])
+async def test_a_preset_of_the_deployment_decides_as_its_replay(model: Path, length: int) -> None:
     rule = next(each for each in candidates() if each.name == "gap 0.7, window 2")
     prompt = RecordedPrompt(PROMPTS[0])
     speculation = SpeculationParams(mode=Mode.FLY, preset="careful", reproducible_drafts=True)
-    async with collecting(model, speculation={"presets": {"careful": rule.preset()}}) as collector:
+    config = {"presets": {"careful": rule.preset()}, "draft_length": {"max": length}}
+    async with collecting(model, speculation=config) as collector:
         assert collector.client is not None
         replayed = await asyncio.to_thread(collector.complete, prompt, rule)
         response = await asyncio.to_thread(collector.client.generate, prompt.ids, LENGTH, None, speculation)

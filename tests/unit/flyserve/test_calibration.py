@@ -1,42 +1,29 @@
-"""Calibration without a deployment: its files, its verifier, its figures, and the preset that it writes."""
+"""Calibration without a deployment: its rules, its figures, and the preset that it writes."""
 
-import io
-import os
 import stat
-import sys
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from flyserve.calibration.candidate import Candidate, candidates
-from flyserve.calibration.collect import Collector
 from flyserve.calibration.frontier import Row, choose, frontier
-from flyserve.calibration.prompts import Judge, Prompt, check_distinct, load_prompts
-from flyserve.calibration.recording import Pair, RecordedPrompt, Recording, load_recording
-from flyserve.calibration.run import Calibration, saved
+from flyserve.calibration.prompts import check_distinct, load_prompts
+from flyserve.calibration.recording import RecordedPrompt, Recording
 from flyserve.calibration.shown import frontier_chart, notes, tables
 from flyserve.core.errors import ConfigError
 from flyserve.core.evidence import RoundEvidence
-from flyserve.core.messages import ModelInfo, Role
 from flyserve.core.presets import PRESETS
-from flyserve.core.response import DeploymentInfo
 from flyserve.core.types import EntropyEstimator
 from orchestration.deployment.presets import preset_writer, with_preset
 from router.speculation_config import SpeculationConfig
 from services.common.config import parse
+from tests.unit.flyserve.calibration_rig import PAIR, OneWaits, calibration
 from tests.unit.flyserve.fake_generation import rejected_address, run
 
-PAIR = Pair("target", "kernels", "drafter", "tokens", 15, 512, (0, 1))
-EVIDENCE = RoundEvidence((5,), (5, 6), (0.5, 0.1), (0.0,), (5, 7, 8, 6, 7, 8), (-0.1, -2.0, -4.0) * 2)
 RULES = {rule.name: rule for rule in candidates()}
 
 
@@ -52,40 +39,6 @@ def test_the_earlier_rule_of_the_default_preset_can_be_served() -> None:
     earlier = {"preset": "vllm", "tail": "carry", "guard_stops": True, "strict_prefix_tokens": 2}
     assert parse(SpeculationConfig, earlier, "test").rule == RULES["entropy 0.3"].rule
     assert RULES["flyserve"].rule == replace(RULES["gap 0.45, window 2"].rule, threshold=0.3)
-
-
-def test_a_recording_is_read_as_it_was_written(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "pair.rec"
-    recording = Recording(PAIR, {"a b": RecordedPrompt((1, 2), {7: EVIDENCE}, {9: "text\n"})})
-    recording.save(path)
-    assert load_recording(path, PAIR) == recording == load_recording(path, None)
-    assert load_recording(tmp_path / "new", PAIR) == Recording(PAIR)
-    assert os.listdir(path.parent) == ["pair.rec"]
-
-
-@pytest.mark.parametrize("cut", [1, 40, 200, -1, -30])
-def test_a_cut_recording_is_named_and_stays(tmp_path: Path, cut: int) -> None:
-    path = tmp_path / "pair.rec"
-    Recording(PAIR, {text: RecordedPrompt((1,), {7: EVIDENCE}) for text in "ab"}).save(path)
-    text = path.read_text()
-    path.write_text(kept := text[:cut] if cut != -1 else text[: text.rindex('{"prompt"')])
-    with pytest.raises(ConfigError, match=r"pair.rec is no whole recording"):
-        load_recording(path, PAIR)
-    assert path.read_text() == kept
-
-
-@pytest.mark.parametrize("field, value", [("target", "x"), ("drafter", "suffix"), ("token_map", "y")])
-def test_a_recording_of_another_pair_is_named(tmp_path: Path, field: str, value: Any) -> None:
-    path = tmp_path / "pair.rec"
-    Recording(PAIR).save(path)
-    with pytest.raises(ConfigError, match=f"was recorded with {field} .*but the deployment has {value}"):
-        load_recording(path, replace(PAIR, **{field: value}))
-
-
-def test_a_deployment_without_a_drafter_has_no_pair() -> None:
-    target = ModelInfo(Role.TARGET, "m", "w", "a", "t", 10, 10, "float32", 1, 1, "1")
-    with pytest.raises(ConfigError, match="has no drafter at present"):
-        Pair.of(DeploymentInfo(target=target), 15)
 
 
 @pytest.mark.parametrize(
@@ -104,107 +57,6 @@ def test_a_bad_file_of_prompts_is_named(tmp_path: Path, text: str, part: str) ->
     (path := tmp_path / "prompts.jsonl").write_text(text)
     with pytest.raises(ConfigError, match=part):
         check_distinct(load_prompts(path))
-
-
-VERIFIER = (
-    "import json, sys; given = json.load(sys.stdin); sys.exit(given['answer'] not in given['response'])"
-)
-
-
-def verifier(tmp_path: Path, code: str, timeout_s: float = 60.0) -> Judge:
-    (file := tmp_path / "check.py").write_text(code)
-    return Judge(f"{sys.executable} {file}", timeout_s)
-
-
-def test_a_verifier_judges_by_its_status(tmp_path: Path) -> None:
-    judge, prompt = verifier(tmp_path, VERIFIER), Prompt("p:1", "2 + 2 = ?", "4")
-    assert judge.is_right(prompt, "it is 4") and not judge.is_right(prompt, "it is five")
-
-
-@pytest.mark.parametrize(
-    "code, part",
-    [
-        ("raise SystemExit(3)", "exits with status 3 on the response to p:1"),
-        ("import os; os.abort()", "exits with status -6"),
-        ("print('no such module'); raise SystemExit(2)", "no such module"),
-    ],
-)
-def test_a_verifier_that_fails_is_named(tmp_path: Path, code: str, part: str) -> None:
-    with pytest.raises(ConfigError, match=part):
-        verifier(tmp_path, code).is_right(Prompt("p:1", "a"), "b")
-
-
-def test_a_verifier_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
-    pid = tmp_path / "pid"
-    code = (
-        "import subprocess, sys\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(999)'])\n"
-        f"open({str(pid)!r}, 'w').write(str(child.pid)); child.wait()"
-    )
-    with pytest.raises(ConfigError, match=r"did not end within 5 s \(--verifier-timeout-s\)"):
-        verifier(tmp_path, code, 5.0).is_right(Prompt("p:1", "a"), "b")
-    while pid.exists() and is_running(pid.read_text()):  # a busy machine may not have started the child
-        time.sleep(0.01)
-
-
-def test_a_calibration_that_ends_ends_its_verifiers(tmp_path: Path) -> None:
-    os.mkfifo(fifo := tmp_path / "started")
-    code = f"import os, time; open({str(fifo)!r}, 'w').write(str(os.getpid())); time.sleep(999)"
-    judge, prompt = verifier(tmp_path, code, 999.0), Prompt("p:1", "a")
-    with ThreadPoolExecutor(1) as pool:
-        judging = pool.submit(judge.is_right, prompt, "b")
-        pid = fifo.read_text()
-        judge.close()
-        with pytest.raises(ConfigError, match="status -9"):
-            judging.result()
-    with pytest.raises(ConfigError, match="status -9"):  # one that a thread starts later
-        judge.is_right(prompt, "b")
-    assert not is_running(pid)
-
-
-def is_running(pid: str) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-@pytest.mark.parametrize("command", ["no-such-command-at-all", "python 'check.py", " "])
-def test_a_verifier_that_cannot_be_run_is_named_before_any_work(command: str) -> None:
-    with pytest.raises(ConfigError, match=r"--verifier: .* cannot be run"):
-        Judge(command)
-
-
-def calibration(client: Any, recording: Recording) -> Calibration:
-    prompts = [Prompt(f"p:{place}", text) for place, text in enumerate(recording.prompts, 1)]
-    console = Console(file=io.StringIO())
-    return Calibration(Collector(client, PAIR, 10), recording, prompts, Judge(), console)
-
-
-class OneWaits:
-    """A client whose requests for prompt 1 fail as soon as one for prompt 2 has begun, which waits."""
-
-    def __init__(self) -> None:
-        self.has_begun, self.released, self.has_ended = (threading.Event() for _ in range(3))
-
-    def generate(self, sequence: Any, *_: Any, **__: Any) -> Any:
-        if sequence[0] == 1:
-            assert self.has_begun.wait(240)
-            raise ConfigError("failed")
-        self.has_begun.set()
-        self.released.wait(240)
-        self.has_ended.set()
-        raise ConfigError("released")
-
-
-def test_an_error_saves_the_recording_without_a_wait_for_other_requests(tmp_path: Path) -> None:
-    path, client = tmp_path / "pair.rec", OneWaits()
-    recording = Recording(PAIR, {"a": RecordedPrompt((1,), {7: EVIDENCE}), "b": RecordedPrompt((2,))})
-    with pytest.raises(ConfigError, match="failed"), saved(recording, path):
-        calibration(client, recording).run(candidates(), (), 1)
-    assert not client.has_ended.is_set() and load_recording(path, PAIR) == recording
-    client.released.set()
-    assert client.has_ended.wait(240)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,39 @@
+"""Pieces of calibrations without a deployment, for the tests of several of its parts."""
+
+import io
+import threading
+from typing import Any
+
+from rich.console import Console
+
+from flyserve.calibration.collect import Collector
+from flyserve.calibration.prompts import Judge, Prompt
+from flyserve.calibration.recording import Pair, Recording
+from flyserve.calibration.run import Calibration
+from flyserve.core.errors import ConfigError
+from flyserve.core.evidence import RoundEvidence
+
+PAIR = Pair("target", "kernels", "drafter", "tokens", 15, 512, (0, 1))
+EVIDENCE = RoundEvidence((5,), (5, 6), (0.5, 0.1), (0.0,), (5, 7, 8, 6, 7, 8), (-0.1, -2.0, -4.0) * 2)
+
+
+def calibration(client: Any, recording: Recording) -> Calibration:
+    prompts = [Prompt(f"p:{place}", text) for place, text in enumerate(recording.prompts, 1)]
+    console = Console(file=io.StringIO())
+    return Calibration(Collector(client, PAIR, 10), recording, prompts, Judge(), console)
+
+
+class OneWaits:
+    """A client whose requests for prompt 1 fail as soon as one for prompt 2 has begun, which waits."""
+
+    def __init__(self) -> None:
+        self.has_begun, self.released, self.has_ended = (threading.Event() for _ in range(3))
+
+    def generate(self, sequence: Any, *_: Any, **__: Any) -> Any:
+        if sequence[0] == 1:
+            assert self.has_begun.wait(240)
+            raise ConfigError("failed")
+        self.has_begun.set()
+        self.released.wait(240)
+        self.has_ended.set()
+        raise ConfigError("released")

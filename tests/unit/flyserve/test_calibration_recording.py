@@ -1,0 +1,88 @@
+"""The recording of a calibration: its file, its conditions, and what an error leaves of it."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flyserve.calibration.candidate import candidates
+from flyserve.calibration.recording import Pair, RecordedPrompt, Recording, load_recording
+from flyserve.calibration.run import saved
+from flyserve.core.errors import ConfigError
+from flyserve.core.messages import ModelInfo, Role
+from flyserve.core.request import DraftLength, SpeculationParams
+from flyserve.core.response import DeploymentInfo
+from tests.unit.flyserve.calibration_rig import EVIDENCE, PAIR, OneWaits, calibration
+from tests.unit.flyserve.fake_generation import run
+
+MODEL = ModelInfo(Role.TARGET, "m", "w", "a", "t", 10, 10, "float32", 1, 1, "1")
+
+
+def test_a_recording_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "pair.rec"
+    recording = Recording(PAIR, {"a b": RecordedPrompt((1, 2), {7: EVIDENCE}, {9: "text\n"})})
+    recording.save(path)
+    assert load_recording(path, PAIR) == recording == load_recording(path, None)
+    assert load_recording(tmp_path / "new", PAIR) == Recording(PAIR)
+    assert os.listdir(path.parent) == ["pair.rec"]
+
+
+@pytest.mark.parametrize("cut", [1, 40, 200, -1, -30])
+def test_a_cut_recording_is_named_and_stays(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "pair.rec"
+    Recording(PAIR, {text: RecordedPrompt((1,), {7: EVIDENCE}) for text in "ab"}).save(path)
+    text = path.read_text()
+    path.write_text(kept := text[:cut] if cut != -1 else text[: text.rindex('{"prompt"')])
+    with pytest.raises(ConfigError, match=r"pair.rec is no whole recording"):
+        load_recording(path, PAIR)
+    assert path.read_text() == kept
+
+
+@pytest.mark.parametrize("field, value", [("target", "x"), ("drafter", "suffix"), ("token_map", "y")])
+def test_a_recording_of_another_pair_is_named(tmp_path: Path, field: str, value: Any) -> None:
+    path = tmp_path / "pair.rec"
+    Recording(PAIR).save(path)
+    with pytest.raises(ConfigError, match=f"was recorded with {field} .*, not with {value}"):
+        load_recording(path, replace(PAIR, **{field: value}))
+
+
+def test_a_deployment_without_a_drafter_has_no_pair() -> None:
+    with pytest.raises(ConfigError, match="has no drafter at present"):
+        Pair.of(DeploymentInfo(target=MODEL), 15)
+
+
+@pytest.mark.parametrize("given, length", [(None, 7), (8, 8)])
+def test_drafts_have_the_length_of_the_deployment_if_none_is_given(given: int | None, length: int) -> None:
+    assert Pair.of(deployment(7), given).draft_length == length
+
+
+def test_a_deployment_that_drafts_nothing_needs_a_length() -> None:
+    with pytest.raises(ConfigError, match="drafts of 0 tokens by default: give --draft-length"):
+        Pair.of(deployment(0), None)
+
+
+def deployment(draft_length: int) -> DeploymentInfo:
+    default = SpeculationParams(draft_length=DraftLength(draft_length))
+    return DeploymentInfo(target=MODEL, drafter=MODEL, default_speculation=default)
+
+
+def test_figures_of_another_draft_length_than_the_recorded_one_are_refused(tmp_path: Path) -> None:
+    (prompts := tmp_path / "prompts.jsonl").write_text('{"prompt": "a"}')
+    Recording(PAIR).save(path := tmp_path / "pair.rec")
+    given = ("calibrate", str(prompts), "--recording", str(path), "--offline")
+    shown = run(*given, "--draft-length", "8").stderr
+    assert "was recorded with draft_length 15, not with 8" in " ".join(shown.split())
+    for allowed in ((), ("--draft-length", "15")):
+        assert "is not in the recording" in " ".join(run(*given, *allowed).stderr.split())
+
+
+def test_an_error_saves_the_recording_without_a_wait_for_other_requests(tmp_path: Path) -> None:
+    path, client = tmp_path / "pair.rec", OneWaits()
+    recording = Recording(PAIR, {"a": RecordedPrompt((1,), {7: EVIDENCE}), "b": RecordedPrompt((2,))})
+    with pytest.raises(ConfigError, match="failed"), saved(recording, path):
+        calibration(client, recording).run(candidates(), (), 1)
+    assert not client.has_ended.is_set() and load_recording(path, PAIR) == recording
+    client.released.set()
+    assert client.has_ended.wait(240)
