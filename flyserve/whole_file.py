@@ -2,12 +2,13 @@
 
 import os
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from flyserve.core.errors import ConfigError
 
-__all__ = ["write_whole"]
+__all__ = ["check_writable", "write_whole"]
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -18,13 +19,11 @@ def write_whole(path: Path, text: str) -> None:
     Raises:
         ConfigError: It cannot be written; an earlier one is left as it was.
     """
-    try:
-        if path.exists() and not path.is_file():
+    with _named_errors(path):
+        if _is_special(path):
             path.write_text(text, encoding="utf-8")
             return
-        whole = Path(os.path.realpath(path))
-        whole.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=whole.parent, prefix=f".{whole.name}.")
+        whole, handle, name = _begin(path)
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 file.write(text)
@@ -34,5 +33,31 @@ def write_whole(path: Path, text: str) -> None:
         except BaseException:
             os.unlink(name)
             raise
+
+
+def check_writable(path: Path) -> None:
+    """Raise the ConfigError of `write_whole` now, before there is a text; the file stays as it is."""
+    with _named_errors(path):
+        if not _is_special(path):
+            _, handle, name = _begin(path)
+            os.close(handle)
+            os.unlink(name)
+
+
+def _is_special(path: Path) -> bool:
+    return path.exists() and not path.is_file()
+
+
+def _begin(path: Path) -> tuple[Path, int, str]:
+    """Return the file that a path names, and an open new one beside it, with its name."""
+    whole = Path(os.path.realpath(path))
+    whole.parent.mkdir(parents=True, exist_ok=True)
+    return whole, *tempfile.mkstemp(dir=whole.parent, prefix=f".{whole.name}.")
+
+
+@contextmanager
+def _named_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from None

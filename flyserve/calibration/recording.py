@@ -83,6 +83,11 @@ class Recording:
     pair: Pair
     prompts: dict[str, RecordedPrompt] = field(default_factory=dict)
 
+    @property
+    def size(self) -> int:
+        """Number of prompts, rounds and texts: it grows with everything that is recorded."""
+        return sum(1 + len(each.rounds) + len(each.texts) for each in self.prompts.values())
+
     def save(self, path: Path) -> None:
         """Write the file whole: until it is complete, the earlier one stays."""
         write_whole(path, "".join(f"{json.dumps(line)}\n" for line in self._lines()))

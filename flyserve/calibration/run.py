@@ -21,14 +21,33 @@ from flyserve.core.errors import ConfigError
 T = TypeVar("T")
 
 
+Save = Callable[[], None]
+
+
 @contextmanager
-def saved(recording: Recording, path: Path | None) -> Iterator[None]:
-    """Write the recording after the block, also if the block fails or is interrupted."""
-    try:
-        yield
-    finally:
-        if path is not None and recording.prompts:
+def saved(recording: Recording, path: Path | None, console: Console) -> Iterator[Save]:
+    """Write the recording after the block, also if the block fails; then the block's error is raised.
+
+    The yielded function writes it in the meantime. A recording with nothing new is not written.
+    """
+    size = recording.size
+
+    def save() -> None:
+        nonlocal size
+        if path is not None and recording.size > size:
+            size_now = recording.size
             recording.save(path)
+            size = size_now
+
+    try:
+        yield save
+    except BaseException:
+        try:
+            save()
+        except ConfigError as error:
+            console.print(f"what was recorded since the last rule is lost: {error}")
+        raise
+    save()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +60,7 @@ class Calibration:
         prompts: The prompts.
         judge: What decides whether a response is right.
         console: Console of the progress.
+        save: Writes the recording; called after the tokens of the prompts, and after each rule.
         concurrency: Requests, or calls of the verifier, at a time.
     """
 
@@ -49,6 +69,7 @@ class Calibration:
     prompts: Sequence[Prompt]
     judge: Judge
     console: Console
+    save: Save
     concurrency: int = 8
 
     def run(self, rules: Sequence[Candidate], always: Sequence[str], num_finalists: int) -> list[Row]:
@@ -82,6 +103,7 @@ class Calibration:
                     found = f"has {len(ids)} tokens, at most {context - 1} leave room for an answer"
                     raise ConfigError(f"{prompt.place}: {found}")
                 known[prompt.prompt] = RecordedPrompt(ids)
+            self.save()
         if missing := [each.place for each in self.prompts if each.prompt not in known]:
             raise ConfigError(f"--offline: {missing[0]} is not in the recording")
 
@@ -114,6 +136,7 @@ class Calibration:
             return Outcome(prompt.family, replayed, self.judge.is_right(prompt, text))
 
         found = [each for each in self._each(rule.name, outcome, self.prompts) if each is not None]
+        self.save()
         return found if len(found) == len(self.prompts) else None
 
     def _each(self, label: str, step: Callable[[Prompt], T], prompts: Sequence[Prompt]) -> list[T]:

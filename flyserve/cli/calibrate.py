@@ -12,7 +12,7 @@ from flyserve.cli.groups import grouped
 from flyserve.cli.options import ConnectionOptions, time_option
 from flyserve.cli.terminal import messages, output, reported_errors
 from flyserve.core.errors import ConfigError
-from flyserve.whole_file import write_whole
+from flyserve.whole_file import check_writable, write_whole
 
 if TYPE_CHECKING:
     from flyserve.calibration.frontier import Row
@@ -105,6 +105,9 @@ def calibrate(
         from flyserve.calibration.run import Calibration, saved
         from flyserve.core.presets import PRESETS
 
+        kept = None if offline else recording
+        for path in filter(None, (kept, chart)):
+            check_writable(path)
         loaded = load_prompts(prompts, problems)
         check_distinct(loaded)
         judge = Judge(judging.verifier, judging.verifier_timeout_s)
@@ -113,8 +116,8 @@ def calibrate(
             pair = None if offline else Pair.of(client.info(connection.timeout_s), draft_length)
             found = load_recording(recording, pair, draft_length)
             collector = Collector(None if offline else client, found.pair, max_new_tokens)
-            with saved(found, recording), closing(judge):
-                calibration = Calibration(collector, found, loaded, judge, messages())
+            with saved(found, kept, messages()) as save, closing(judge):
+                calibration = Calibration(collector, found, loaded, judge, messages(), save)
                 always = (*PRESETS, *filter(None, [writing.rule]))
                 rows = calibration.run(candidates(), always, finalists)
         _show(rows, len(loaded), chart)

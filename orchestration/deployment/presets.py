@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from flyserve.core.errors import ConfigError
-from flyserve.whole_file import write_whole
+from flyserve.whole_file import check_writable, write_whole
 from orchestration.deployment.file import Deployment
 from services.common.config import parse
 
@@ -22,6 +22,7 @@ def preset_writer(path: Path, name: str) -> Callable[[Mapping[str, Any]], None]:
         ConfigError: The file cannot be read, is no deployment file, or the name is no name of a preset.
     """
     _checked(path, name, {})
+    check_writable(path)
 
     def write(preset: Mapping[str, Any]) -> None:
         write_whole(path, _checked(path, name, preset))

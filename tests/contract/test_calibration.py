@@ -1,6 +1,7 @@
 """A calibration against a router: replays equal live responses, token for token."""
 
 import asyncio
+import io
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from flyserve.calibration.candidate import Candidate, Gates, candidates
 from flyserve.calibration.collect import Collector
-from flyserve.calibration.recording import Pair, RecordedPrompt
+from flyserve.calibration.prompts import Judge, Prompt
+from flyserve.calibration.recording import Pair, RecordedPrompt, Recording
 from flyserve.calibration.replay import Replayed
+from flyserve.calibration.run import Calibration
 from flyserve.client import Client
 from flyserve.core.errors import FlyServeError, Overloaded
 from flyserve.core.messages import Extend, Open, Verification, VerifyStep
@@ -202,3 +206,17 @@ async def test_a_round_without_its_draft_is_not_recorded(model: Path) -> None:
         with pytest.raises(FlyServeError, match="could not be recorded"):
             await asyncio.to_thread(collector.complete, prompt, candidates()[0])
     assert not prompt.rounds
+
+
+async def test_the_recording_is_written_after_the_tokens_and_after_each_rule(model: Path) -> None:
+    rules, written = [each for each in candidates() if each.name in ("exact", "official", "no gate")], []
+    async with collecting(model) as collector:
+        recording = Recording(collector.pair)
+        prompts = [Prompt("p:1", "the quick"), Prompt("p:2", "brown fox")]
+        console = Console(file=io.StringIO())
+        run = Calibration(
+            collector, recording, prompts, Judge(), console, lambda: written.append(recording.size)
+        ).run
+        rows = await asyncio.to_thread(run, rules, ["official", "no gate"], 1)
+    assert written[0] == len(prompts) and len(written) == 1 + len(rows) == 4
+    assert written == sorted(set(written)) and written[-1] == recording.size

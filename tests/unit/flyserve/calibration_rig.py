@@ -9,7 +9,7 @@ from rich.console import Console
 from flyserve.calibration.collect import Collector
 from flyserve.calibration.prompts import Judge, Prompt
 from flyserve.calibration.recording import Pair, Recording
-from flyserve.calibration.run import Calibration
+from flyserve.calibration.run import Calibration, Save
 from flyserve.core.errors import ConfigError
 from flyserve.core.evidence import RoundEvidence
 
@@ -17,10 +17,10 @@ PAIR = Pair("target", "kernels", "drafter", "tokens", 15, 512, (0, 1))
 EVIDENCE = RoundEvidence((5,), (5, 6), (0.5, 0.1), (0.0,), (5, 7, 8, 6, 7, 8), (-0.1, -2.0, -4.0) * 2)
 
 
-def calibration(client: Any, recording: Recording) -> Calibration:
+def calibration(client: Any, recording: Recording, save: Save = lambda: None) -> Calibration:
     prompts = [Prompt(f"p:{place}", text) for place, text in enumerate(recording.prompts, 1)]
     console = Console(file=io.StringIO())
-    return Calibration(Collector(client, PAIR, 10), recording, prompts, Judge(), console)
+    return Calibration(Collector(client, PAIR, 10), recording, prompts, Judge(), console, save)
 
 
 class OneWaits:

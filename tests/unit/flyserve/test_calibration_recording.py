@@ -1,11 +1,13 @@
 """The recording of a calibration: its file, its conditions, and what an error leaves of it."""
 
+import io
 import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from flyserve.calibration.candidate import candidates
 from flyserve.calibration.recording import Pair, RecordedPrompt, Recording, load_recording
@@ -15,7 +17,7 @@ from flyserve.core.messages import ModelInfo, Role
 from flyserve.core.request import DraftLength, SpeculationParams
 from flyserve.core.response import DeploymentInfo
 from tests.unit.flyserve.calibration_rig import EVIDENCE, PAIR, OneWaits, calibration
-from tests.unit.flyserve.fake_generation import run
+from tests.unit.flyserve.fake_generation import rejected_address, run
 
 MODEL = ModelInfo(Role.TARGET, "m", "w", "a", "t", 10, 10, "float32", 1, 1, "1")
 
@@ -80,9 +82,38 @@ def test_figures_of_another_draft_length_than_the_recorded_one_are_refused(tmp_p
 
 def test_an_error_saves_the_recording_without_a_wait_for_other_requests(tmp_path: Path) -> None:
     path, client = tmp_path / "pair.rec", OneWaits()
-    recording = Recording(PAIR, {"a": RecordedPrompt((1,), {7: EVIDENCE}), "b": RecordedPrompt((2,))})
-    with pytest.raises(ConfigError, match="failed"), saved(recording, path):
+    recording = Recording(PAIR, {"a": RecordedPrompt((1,)), "b": RecordedPrompt((2,))})
+    with pytest.raises(ConfigError, match="failed"), saved(recording, path, Console()):
+        recording.prompts["a"].rounds[7] = EVIDENCE
         calibration(client, recording).run(candidates(), (), 1)
     assert not client.has_ended.is_set() and load_recording(path, PAIR) == recording
     client.released.set()
     assert client.has_ended.wait(240)
+
+
+def test_a_recording_without_anything_new_is_not_written(tmp_path: Path) -> None:
+    path, recording = tmp_path / "pair.rec", Recording(PAIR, {"a": RecordedPrompt((1,))})
+    with saved(recording, path, Console()) as save:
+        save()
+        assert not path.exists()
+        recording.prompts["a"].rounds[7] = EVIDENCE
+        save()
+        written = path.stat().st_ino
+    assert load_recording(path, PAIR) == recording and path.stat().st_ino == written
+
+
+def test_a_run_that_fails_shows_its_own_error_beside_that_of_the_recording(tmp_path: Path) -> None:
+    shown, recording = io.StringIO(), Recording(PAIR)
+    (tmp_path / "file").touch()
+    kept = saved(recording, tmp_path / "file" / "pair.rec", Console(file=shown, width=300))
+    with pytest.raises(ConfigError, match="its own"), kept:
+        recording.prompts["a"] = RecordedPrompt((1,))
+        raise ConfigError("its own")
+    assert "pair.rec cannot be written" in shown.getvalue()
+
+
+@pytest.mark.parametrize("option", ["--recording", "--chart"])
+def test_a_file_that_cannot_be_written_is_named_before_any_work(tmp_path: Path, option: str) -> None:
+    (prompts := tmp_path / "prompts.jsonl").write_text('{"prompt": "a"}')
+    shown = run("calibrate", str(prompts), option, str(prompts / "x"), "--address", rejected_address()).stderr
+    assert "prompts.jsonl/x cannot be written" in " ".join(shown.split())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flyserve.core.errors import ConfigError
-from flyserve.whole_file import write_whole
+from flyserve.whole_file import check_writable, write_whole
 
 
 def test_a_link_stays_and_its_file_is_written(tmp_path: Path) -> None:
@@ -42,3 +42,13 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be written: Is a directory"):
         write_whole(tmp_path, "text")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_path_is_checked_before_there_is_a_text(tmp_path: Path) -> None:
+    (file := tmp_path / "file").write_text("old")
+    check_writable(file)
+    check_writable(tmp_path / "new")
+    for path in (file / "below", tmp_path / ("n" * 255)):
+        with pytest.raises(ConfigError, match="cannot be written"):
+            check_writable(path)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"] and file.read_text() == "old"
