@@ -14,9 +14,9 @@ from rich.table import Table
 from flyserve.bench.progress import Advance, progress_bar
 from flyserve.bench.statistics import Interval, bootstrap, share, speed, tau, total
 from flyserve.bench.tasks import Task, render
+from flyserve.chat_prompt import chat_tokens
 from flyserve.client import Client
-from flyserve.core.errors import InvalidRequest
-from flyserve.core.request import ChatMessage, SpeculationParams
+from flyserve.core.request import SpeculationParams
 from flyserve.core.response import Statistics
 from flyserve.core.types import Mode
 
@@ -208,14 +208,12 @@ def measure(client: Client, task: Task, setting: str, cache_salt: str) -> Measur
     )
 
 
-def sent_prompt(client: Client, task: Task) -> str | list[int]:
+def sent_prompt(client: Client, task: Task) -> str | tuple[int, ...]:
     """Return the prompt as the model wants it: a user's own as a chat, if the model has a chat template."""
     if task.family:
         return render(task.prompt)
-    try:
-        return [token.id for token in client.tokenize([ChatMessage("user", task.prompt)])]
-    except InvalidRequest:
-        return task.prompt
+    tokens = chat_tokens(client, task.prompt, task.id)
+    return task.prompt if tokens is None else tokens
 
 
 def run(client: Client, tasks: Sequence[Task], console: Console) -> tuple[list[Summary], dict[str, object]]:

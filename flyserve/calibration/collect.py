@@ -5,12 +5,14 @@ from dataclasses import dataclass, field
 from uuid import uuid4
 
 from flyserve.calibration.candidate import EXACT_CANDIDATE, Candidate
+from flyserve.calibration.prompts import Prompt
 from flyserve.calibration.recording import Pair, RecordedPrompt
 from flyserve.calibration.replay import Prefix, Replayed, apply_exact, place_of, replay
+from flyserve.chat_prompt import chat_tokens
 from flyserve.client import Client
-from flyserve.core.errors import ConfigError, FlyServeError, InvalidRequest
+from flyserve.core.errors import ConfigError, FlyServeError
 from flyserve.core.evidence import ENTROPY_TOKENS, RoundEvidence
-from flyserve.core.request import ChatMessage, DraftLength, SpeculationParams
+from flyserve.core.request import DraftLength, SpeculationParams
 from flyserve.core.sequence import TokenSequence
 from flyserve.core.speculation import Speculation
 from flyserve.core.types import EntropyEstimator, Mode, ResponseLimits
@@ -45,14 +47,18 @@ class Collector:
         room = self.pair.context_length - len(prompt.ids) if self.pair.context_length else self.max_new_tokens
         return ResponseLimits(min(self.max_new_tokens, room), frozenset(self.pair.ending_ids))
 
-    def tokenize(self, text: str) -> tuple[int, ...]:
-        """Return a prompt's tokens, as a chat if the model has a chat template."""
+    def tokenize(self, prompt: Prompt) -> tuple[int, ...]:
+        """Return a prompt's tokens, as a chat if the model has a chat template; raises as `chat_tokens`."""
         assert self.client is not None
-        try:
-            tokens = self.client.tokenize([ChatMessage("user", text)])
-        except InvalidRequest:
-            tokens = self.client.tokenize(text)
-        return tuple(token.id for token in tokens)
+        tokens = chat_tokens(self.client, prompt.prompt, prompt.place)
+        return tuple(each.id for each in self.client.tokenize(prompt.prompt)) if tokens is None else tokens
+
+    def check_room(self, prompt: Prompt, ids: Sequence[int]) -> None:
+        """Raise ConfigError if the context has no room for a response after the tokens of a prompt."""
+        context = self.pair.context_length
+        if context and len(ids) >= context:
+            found = f"has {len(ids)} tokens, at most {context - 1} leave room for an answer"
+            raise ConfigError(f"{prompt.place}: {found}")
 
     def complete(self, prompt: RecordedPrompt, candidate: Candidate) -> Replayed | None:
         """Return the response by a rule, and record the rounds that it misses.

@@ -11,7 +11,7 @@ from flyserve.core.evidence import RoundEvidence
 from flyserve.core.response import DeploymentInfo
 from flyserve.whole_file import write_whole
 
-_FORMAT = "flyserve recording 1"
+_FORMAT = "flyserve recording 2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,7 @@ class Pair:
         target: Hash of the target's weights.
         target_kernels: Hash of the kernels that compute it.
         drafter: Hash of the drafter's weights, or the name of its look-up engine.
+        drafter_kernels: Hash of the kernels that compute it; empty for a look-up engine.
         token_map: Hash of the map from tokens to ids.
         draft_length: Draft tokens of a round.
         context_length: Longest sequence in tokens; 0 is unlimited.
@@ -31,6 +32,7 @@ class Pair:
     target: str
     target_kernels: str
     drafter: str
+    drafter_kernels: str
     token_map: str
     draft_length: int
     context_length: int
@@ -54,6 +56,7 @@ class Pair:
             target.weight_fingerprint,
             target.kernels,
             name,
+            drafter.kernels,
             target.token_map_hash,
             length,
             target.context_length,

@@ -92,17 +92,15 @@ class Calibration:
         return [figures(EXACT_CANDIDATE, exact, exact), *rows]
 
     def _tokenize(self) -> None:
-        """Tokenize the prompts that are new, and check the length of each."""
-        known, context = self.recording.prompts, self.collector.pair.context_length
-        if self.collector.client is not None:
-            new = [each for each in self.prompts if each.prompt not in known]
-            for prompt, ids in zip(
-                new, self._each("tokenizing", lambda p: self.collector.tokenize(p.prompt), new), strict=True
-            ):
-                if context and len(ids) >= context:
-                    found = f"has {len(ids)} tokens, at most {context - 1} leave room for an answer"
-                    raise ConfigError(f"{prompt.place}: {found}")
-                known[prompt.prompt] = RecordedPrompt(ids)
+        """Tokenize the prompts, and check that each has room for a response, and its recorded tokens."""
+        known, collector = self.recording.prompts, self.collector
+        if collector.client is not None:
+            all_ids = self._each("tokenizing", collector.tokenize, self.prompts)
+            for prompt, ids in zip(self.prompts, all_ids, strict=True):
+                collector.check_room(prompt, ids)
+                if known.setdefault(prompt.prompt, RecordedPrompt(ids)).ids != ids:
+                    found = "has other tokens now than in the recording: the chat template has changed"
+                    raise ConfigError(f"{prompt.place}: {found}: name another --recording")
             self.save()
         if missing := [each.place for each in self.prompts if each.prompt not in known]:
             raise ConfigError(f"--offline: {missing[0]} is not in the recording")

@@ -21,6 +21,8 @@ MOST_VIOLATIONS = 16
 MOST_ERROR_BYTES = 2560
 """Longest text of an error in UTF-8. The trailing metadata of gRPC has it twice, encoded, within 8 kB."""
 _MOST_FIELD_BYTES = 256
+NO_CHAT_TEMPLATE = "no_chat_template"
+"""Reason of the violation in a conversation if the model has no chat template."""
 
 
 @dataclass(frozen=True, slots=True)

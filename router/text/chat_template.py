@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from jinja2 import Template, TemplateError, TemplateSyntaxError, meta
 
-from flyserve.core.errors import ConfigError, FieldViolation, InvalidRequest, describe
+from flyserve.core.errors import NO_CHAT_TEMPLATE, ConfigError, FieldViolation, InvalidRequest, describe
 from router.text.control_tokens import ControlTokens
 from router.text.jinja import TemplateEnvironment
 from router.text.tokenizer import Tokenizer
@@ -107,7 +107,8 @@ class ChatTemplate:
         """
         if not (source := self._source(bool(tools))):
             remedy = "use completions, or set the router's chat_template to a Jinja file"
-            raise InvalidRequest.of("messages", f"need a chat template, and the model has none: {remedy}")
+            found = f"need a chat template, and the model has none: {remedy}"
+            raise InvalidRequest(FieldViolation("messages", found, NO_CHAT_TEMPLATE))
         if reserved := sorted(self._reserved & variables.keys()):
             found = "must not be set: the router uses this name itself; leave it out"
             paths = (f"chat_template_kwargs.{name}" for name in reserved)

@@ -17,9 +17,9 @@ from flyserve.calibration.collect import Collector
 from flyserve.calibration.prompts import Judge, Prompt
 from flyserve.calibration.recording import Pair, RecordedPrompt, Recording
 from flyserve.calibration.replay import Replayed
-from flyserve.calibration.run import Calibration
+from flyserve.calibration.run import Calibration, Save
 from flyserve.client import Client
-from flyserve.core.errors import FlyServeError, Overloaded
+from flyserve.core.errors import ConfigError, FlyServeError, Overloaded
 from flyserve.core.messages import Extend, Open, Verification, VerifyStep
 from flyserve.core.request import DraftLength, SpeculationParams
 from flyserve.core.response import Response
@@ -212,11 +212,35 @@ async def test_the_recording_is_written_after_the_tokens_and_after_each_rule(mod
     rules, written = [each for each in candidates() if each.name in ("exact", "official", "no gate")], []
     async with collecting(model) as collector:
         recording = Recording(collector.pair)
-        prompts = [Prompt("p:1", "the quick"), Prompt("p:2", "brown fox")]
-        console = Console(file=io.StringIO())
-        run = Calibration(
-            collector, recording, prompts, Judge(), console, lambda: written.append(recording.size)
-        ).run
-        rows = await asyncio.to_thread(run, rules, ["official", "no gate"], 1)
-    assert written[0] == len(prompts) and len(written) == 1 + len(rows) == 4
+        save = lambda: written.append(recording.size)  # noqa: E731
+        calibrated = calibration(collector, recording, "the quick", "brown fox", save=save)
+        rows = await asyncio.to_thread(calibrated.run, rules, ["official", "no gate"], 1)
+    assert written[0] == 2 and len(written) == 1 + len(rows) == 4
     assert written == sorted(set(written)) and written[-1] == recording.size
+
+
+TEMPLATE = (
+    "{% if 'brown' in messages[0].content %}{{ raise_exception('no brown') }}{% endif %}"
+    "the {{ messages[0].content }}"
+)
+
+
+async def test_prompts_are_tokenized_as_in_the_recording_or_refused(model: Path, tmp_path: Path) -> None:
+    (template := tmp_path / "chat.jinja").write_text(TEMPLATE)
+    async with collecting(model) as collector:
+        recording = Recording(collector.pair)
+        await asyncio.to_thread(calibration(collector, recording, "quick").run, candidates()[:1], (), 1)
+    async with collecting(model, chat_template=template) as collector:
+        again = calibration(collector, recording, "quick").run
+        with pytest.raises(ConfigError, match="p:1: has other tokens now than in the recording"):
+            await asyncio.to_thread(again, candidates()[:1], (), 1)
+        rejected = calibration(collector, Recording(collector.pair), "quick", "brown").run
+        with pytest.raises(ConfigError, match=r"p:2: messages are rejected by .* template: no brown"):
+            await asyncio.to_thread(rejected, candidates()[:1], (), 1)
+
+
+def calibration(
+    collector: Collector, recording: Recording, *prompts: str, save: Save = lambda: None
+) -> Calibration:
+    given = [Prompt(f"p:{place}", text) for place, text in enumerate(prompts, 1)]
+    return Calibration(collector, recording, given, Judge(), Console(file=io.StringIO()), save)

@@ -156,6 +156,7 @@ async def test_a_model_without_a_template_says_so(tmp_path: Path) -> None:
     async with serving_http(tmp_path, chat_template=None) as rig:
         error = error_of(await rig.post(CHAT, {"model": MODEL, "messages": HELLO}))
     assert error["param"] == "messages" and "chat_template" in error["message"]
+    assert error["code"] == "no_chat_template"
 
 
 PRINTER = (

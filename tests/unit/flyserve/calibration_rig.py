@@ -12,8 +12,9 @@ from flyserve.calibration.recording import Pair, Recording
 from flyserve.calibration.run import Calibration, Save
 from flyserve.core.errors import ConfigError
 from flyserve.core.evidence import RoundEvidence
+from flyserve.core.response import TextToken
 
-PAIR = Pair("target", "kernels", "drafter", "tokens", 15, 512, (0, 1))
+PAIR = Pair("target", "kernels", "drafter", "own kernels", "tokens", 15, 512, (0, 1))
 EVIDENCE = RoundEvidence((5,), (5, 6), (0.5, 0.1), (0.0,), (5, 7, 8, 6, 7, 8), (-0.1, -2.0, -4.0) * 2)
 
 
@@ -24,10 +25,16 @@ def calibration(client: Any, recording: Recording, save: Save = lambda: None) ->
 
 
 class OneWaits:
-    """A client whose requests for prompt 1 fail as soon as one for prompt 2 has begun, which waits."""
+    """A client with a token for prompt "a", and another for "b".
+
+    Its requests for the first fail as soon as one for the second has begun, which waits.
+    """
 
     def __init__(self) -> None:
         self.has_begun, self.released, self.has_ended = (threading.Event() for _ in range(3))
+
+    def tokenize(self, messages: Any, *_: Any) -> Any:
+        return [TextToken(ord(messages[0].content) - ord("a") + 1, "t")]
 
     def generate(self, sequence: Any, *_: Any, **__: Any) -> Any:
         if sequence[0] == 1:

@@ -42,7 +42,9 @@ def test_a_cut_recording_is_named_and_stays(tmp_path: Path, cut: int) -> None:
     assert path.read_text() == kept
 
 
-@pytest.mark.parametrize("field, value", [("target", "x"), ("drafter", "suffix"), ("token_map", "y")])
+@pytest.mark.parametrize(
+    "field, value", [("target", "x"), ("drafter", "suffix"), ("drafter_kernels", "z"), ("token_map", "y")]
+)
 def test_a_recording_of_another_pair_is_named(tmp_path: Path, field: str, value: Any) -> None:
     path = tmp_path / "pair.rec"
     Recording(PAIR).save(path)

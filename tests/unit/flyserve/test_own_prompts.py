@@ -10,22 +10,22 @@ from hypothesis import strategies as st
 from flyserve.bench.comparison import sent_prompt
 from flyserve.bench.tasks import Task, own_tasks
 from flyserve.client import Client
-from flyserve.core.errors import ConfigError, InvalidRequest
+from flyserve.core.errors import NO_CHAT_TEMPLATE, ConfigError, FieldViolation, InvalidRequest
 from flyserve.core.request import ChatMessage
 from flyserve.core.response import TextToken
 
 
 class Templated(Client):
-    """A client of a server whose model has a chat template, or none."""
+    """A client of a server whose model has a chat template, or none, for this reason."""
 
-    def __init__(self, has_template: bool) -> None:
-        self._has_template = has_template
+    def __init__(self, reason: str = "") -> None:
+        self._reason = reason
 
     def tokenize(
         self, text: str | Sequence[ChatMessage], timeout_s: float | None = None
     ) -> tuple[TextToken, ...]:
-        if not self._has_template:
-            raise InvalidRequest()
+        if self._reason:
+            raise InvalidRequest(FieldViolation("messages", "are rejected", self._reason))
         assert text == [ChatMessage("user", "own")]
         return tuple(TextToken(id, "t") for id in (3, 5))
 
@@ -94,6 +94,11 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_an_own_prompt_is_sent_as_a_chat_where_the_model_has_a_template() -> None:
     own, shipped = Task("1", "", "own", ""), Task("2", "trace", "shipped", "4")
-    assert sent_prompt(Templated(True), own) == [3, 5]
-    assert sent_prompt(Templated(False), own) == "own"
-    assert sent_prompt(Templated(True), shipped) == "shipped\n"
+    assert sent_prompt(Templated(), own) == (3, 5)
+    assert sent_prompt(Templated(NO_CHAT_TEMPLATE), own) == "own"
+    assert sent_prompt(Templated(), shipped) == "shipped\n"
+
+
+def test_a_prompt_that_the_template_rejects_is_named_and_not_sent_as_a_text() -> None:
+    with pytest.raises(ConfigError, match=r"p\.jsonl:3: messages are rejected"):
+        sent_prompt(Templated("invalid_value"), Task("p.jsonl:3", "", "own", ""))
