@@ -5,14 +5,16 @@ from flyserve.core.errors import NO_CHAT_TEMPLATE, ConfigError, InvalidRequest
 from flyserve.core.request import ChatMessage
 
 
-def chat_tokens(client: Client, prompt: str, place: str) -> tuple[int, ...] | None:
+def chat_tokens(
+    client: Client, prompt: str, place: str, timeout_s: float | None = None
+) -> tuple[int, ...] | None:
     """Return the tokens of a prompt as a chat; None if the model has no chat template.
 
     Raises:
         ConfigError: The template rejects the prompt, or it is too long; names its `place`.
     """
     try:
-        return tuple(token.id for token in client.tokenize([ChatMessage("user", prompt)]))
+        return tuple(token.id for token in client.tokenize([ChatMessage("user", prompt)], timeout_s))
     except InvalidRequest as error:
         if any(each.reason == NO_CHAT_TEMPLATE for each in error.violations):
             return None

@@ -19,7 +19,6 @@ from flyserve.core.types import EntropyEstimator, Mode, ResponseLimits
 
 _NEVER = 1e9
 """A threshold that no entropy reaches: the response is the target's own."""
-_TIMEOUT_S = 600.0
 
 
 def hash_of(tokens: Sequence[int]) -> int:
@@ -35,11 +34,13 @@ class Collector:
         client: A client of the deployment; None asks nobody: only recorded rounds are replayed.
         pair: The deployment's pair of models.
         max_new_tokens: Most tokens of a response.
+        timeout_s: Time limit of a request; None sets none.
     """
 
     client: Client | None
     pair: Pair
     max_new_tokens: int
+    timeout_s: float | None = None
     _salt: str = field(default_factory=lambda: f"calibrate/{uuid4().hex}")
 
     def limits(self, prompt: RecordedPrompt) -> ResponseLimits:
@@ -50,8 +51,10 @@ class Collector:
     def tokenize(self, prompt: Prompt) -> tuple[int, ...]:
         """Return a prompt's tokens, as a chat if the model has a chat template; raises as `chat_tokens`."""
         assert self.client is not None
-        tokens = chat_tokens(self.client, prompt.prompt, prompt.place)
-        return tuple(each.id for each in self.client.tokenize(prompt.prompt)) if tokens is None else tokens
+        tokens = chat_tokens(self.client, prompt.prompt, prompt.place, self.timeout_s)
+        if tokens is None:
+            return tuple(token.id for token in self.client.tokenize(prompt.prompt, self.timeout_s))
+        return tokens
 
     def check_room(self, prompt: Prompt, ids: Sequence[int]) -> None:
         """Raise ConfigError if the context has no room for a response after the tokens of a prompt."""
@@ -95,7 +98,7 @@ class Collector:
             sequence,
             num_tokens,
             speculation=self._speculation(),
-            timeout_s=_TIMEOUT_S,
+            timeout_s=self.timeout_s,
             logprobs=ENTROPY_TOKENS,
             evidence=True,
             cache_salt=self._salt,
@@ -131,6 +134,6 @@ class Collector:
     def _text(self, ids: Sequence[int], response: Prefix) -> str:
         assert self.client is not None
         scored = self.client.generate(
-            (*ids, *response), 0, timeout_s=_TIMEOUT_S, prompt_logprobs=0, cache_salt=self._salt
+            (*ids, *response), 0, timeout_s=self.timeout_s, prompt_logprobs=0, cache_salt=self._salt
         )
         return "".join(token.text for token in scored.prompt[len(ids) :])

@@ -115,7 +115,8 @@ def calibrate(
         with connection.client() as client:
             pair = None if offline else Pair.of(client.info(connection.timeout_s), draft_length)
             found = load_recording(recording, pair, draft_length)
-            collector = Collector(None if offline else client, found.pair, max_new_tokens)
+            asked = None if offline else client
+            collector = Collector(asked, found.pair, max_new_tokens, connection.timeout_s)
             with saved(found, kept, messages()) as save, closing(judge):
                 calibration = Calibration(collector, found, loaded, judge, messages(), save)
                 always = (*PRESETS, *filter(None, [writing.rule]))

@@ -10,7 +10,7 @@ from flyserve.calibration.collect import Collector
 from flyserve.calibration.prompts import Judge, Prompt
 from flyserve.calibration.recording import Pair, Recording
 from flyserve.calibration.run import Calibration, Save
-from flyserve.core.errors import ConfigError
+from flyserve.core.errors import ConfigError, DeadlineExceeded
 from flyserve.core.evidence import RoundEvidence
 from flyserve.core.response import TextToken
 
@@ -22,6 +22,21 @@ def calibration(client: Any, recording: Recording, save: Save = lambda: None) ->
     prompts = [Prompt(f"p:{place}", text) for place, text in enumerate(recording.prompts, 1)]
     console = Console(file=io.StringIO())
     return Calibration(Collector(client, PAIR, 10), recording, prompts, Judge(), console, save)
+
+
+class TimedOut:
+    """A client whose every request takes too long.
+
+    Attributes:
+        limits_s: Time limits of the requests.
+    """
+
+    def __init__(self) -> None:
+        self.limits_s: list[float | None] = []
+
+    def generate(self, *_: Any, timeout_s: float | None = None, **__: Any) -> Any:
+        self.limits_s.append(timeout_s)
+        raise DeadlineExceeded("too late")
 
 
 class OneWaits:

@@ -10,13 +10,14 @@ import pytest
 from rich.console import Console
 
 from flyserve.calibration.candidate import candidates
+from flyserve.calibration.collect import Collector
 from flyserve.calibration.recording import Pair, RecordedPrompt, Recording, load_recording
 from flyserve.calibration.run import saved
-from flyserve.core.errors import ConfigError
+from flyserve.core.errors import ConfigError, DeadlineExceeded
 from flyserve.core.messages import ModelInfo, Role
 from flyserve.core.request import DraftLength, SpeculationParams
 from flyserve.core.response import DeploymentInfo
-from tests.unit.flyserve.calibration_rig import EVIDENCE, PAIR, OneWaits, calibration
+from tests.unit.flyserve.calibration_rig import EVIDENCE, PAIR, OneWaits, TimedOut, calibration
 from tests.unit.flyserve.fake_generation import rejected_address, run
 
 MODEL = ModelInfo(Role.TARGET, "m", "w", "a", "t", 10, 10, "float32", 1, 1, "1")
@@ -119,3 +120,14 @@ def test_a_file_that_cannot_be_written_is_named_before_any_work(tmp_path: Path, 
     (prompts := tmp_path / "prompts.jsonl").write_text('{"prompt": "a"}')
     shown = run("calibrate", str(prompts), option, str(prompts / "x"), "--address", rejected_address()).stderr
     assert "prompts.jsonl/x cannot be written" in " ".join(shown.split())
+
+
+@pytest.mark.parametrize("limit_s", [None, 700.0])
+def test_requests_have_the_time_limit_of_the_command(limit_s: float | None) -> None:
+    client: Any = TimedOut()
+    collector, prompt = Collector(client, PAIR, 10, limit_s), RecordedPrompt((1,))
+    with pytest.raises(DeadlineExceeded):
+        collector.complete(prompt, candidates()[0])
+    with pytest.raises(DeadlineExceeded):
+        collector.text(prompt, (2,))
+    assert client.limits_s == [limit_s] * 2
