@@ -1,5 +1,6 @@
 """Record rounds: ask a deployment for those that a replay misses, and for the texts of responses."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import uuid4
@@ -57,11 +58,15 @@ class Collector:
         return tokens
 
     def check_room(self, prompt: Prompt, ids: Sequence[int]) -> None:
-        """Raise ConfigError if the context has no room for a response after the tokens of a prompt."""
-        context = self.pair.context_length
-        if context and len(ids) >= context:
+        """Raise ConfigError if a context has no room for a response after the tokens of a prompt."""
+        context, of_drafter = self.pair.context_length or math.inf, self.pair.drafter_context_length
+        if len(ids) >= context:
             found = f"has {len(ids)} tokens, at most {context - 1} leave room for an answer"
             raise ConfigError(f"{prompt.place}: {found}")
+        if of_drafter and min(len(ids) + self.max_new_tokens, context) > of_drafter:
+            found = f"has {len(ids)} tokens, and with {self.max_new_tokens} new ones exceeds"
+            remedy = "leave it out, or lower --max-new-tokens"
+            raise ConfigError(f"{prompt.place}: {found} the drafter's context of {of_drafter}: {remedy}")
 
     def complete(self, prompt: RecordedPrompt, candidate: Candidate) -> Replayed | None:
         """Return the response by a rule, and record the rounds that it misses.

@@ -25,7 +25,8 @@ class Pair:
         drafter_kernels: Hash of the kernels that compute it; empty for a look-up engine.
         token_map: Hash of the map from tokens to ids.
         draft_length: Draft tokens of a round.
-        context_length: Longest sequence in tokens; 0 is unlimited.
+        context_length: Longest sequence of the target in tokens; 0 is unlimited.
+        drafter_context_length: The same of the drafter.
         ending_ids: Tokens that end a response.
     """
 
@@ -36,6 +37,7 @@ class Pair:
     token_map: str
     draft_length: int
     context_length: int
+    drafter_context_length: int
     ending_ids: tuple[int, ...]
 
     @classmethod
@@ -60,6 +62,7 @@ class Pair:
             target.token_map_hash,
             length,
             target.context_length,
+            drafter.context_length,
             deployment.ending_ids,
         )
 

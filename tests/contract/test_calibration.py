@@ -73,9 +73,13 @@ def _top(choice: int, place: int) -> tuple[tuple[int, float], ...]:
 
 @asynccontextmanager
 async def collecting(
-    model: Path, ends_at: int = 10_000, drafter: FakeDrafter | None = None, **config: Any
+    model: Path,
+    ends_at: int = 10_000,
+    drafter: FakeDrafter | None = None,
+    context_length: int = 512,
+    **config: Any,
 ) -> AsyncIterator[Collector]:
-    target = Target(HashModel(ends_at=ends_at))
+    target = Target(HashModel(ends_at=ends_at, context_length=context_length))
     drafter = drafter or FakeDrafter(HashModel(agreement=0.75, ends_at=ends_at))
     async with running(model, [target], [drafter], **config) as rig:
         client = Client(rig.addresses[0])
@@ -244,3 +248,28 @@ def calibration(
 ) -> Calibration:
     given = [Prompt(f"p:{place}", text) for place, text in enumerate(prompts, 1)]
     return Calibration(collector, recording, given, Judge(), Console(file=io.StringIO()), save)
+
+
+TEXT = "the quick brown fox"
+
+
+@pytest.mark.parametrize("target_context", [26, 512])
+async def test_a_response_that_just_fits_the_drafter_is_recorded(model: Path, target_context: int) -> None:
+    rules = [each for each in candidates() if each.name in ("exact", "flyserve", "no gate")]
+    async with collecting(model) as collector:
+        num_tokens = len(await asyncio.to_thread(collector.tokenize, Prompt("p:1", TEXT)))
+    context = min(num_tokens + LENGTH, target_context)
+    drafter = FakeDrafter(HashModel(agreement=0.75, context_length=context))
+    async with collecting(model, drafter=drafter, context_length=target_context) as collector:
+        run = calibration(collector, Recording(collector.pair), TEXT).run
+        rows = await asyncio.to_thread(run, rules, [each.name for each in rules[1:]], 1)
+    assert len(rows) == len(rules)
+
+
+async def test_a_prompt_without_room_in_the_drafter_is_named_before_any_round(model: Path) -> None:
+    drafter = FakeDrafter(HashModel(context_length=LENGTH))
+    async with collecting(model, drafter=drafter) as collector:
+        recording = Recording(collector.pair)
+        with pytest.raises(ConfigError, match=r"p:1: .* exceeds the drafter's context of 40"):
+            await asyncio.to_thread(calibration(collector, recording, TEXT).run, candidates(), (), 1)
+    assert not any(each.rounds for each in recording.prompts.values())

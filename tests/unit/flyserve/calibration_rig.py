@@ -14,7 +14,7 @@ from flyserve.core.errors import ConfigError, DeadlineExceeded
 from flyserve.core.evidence import RoundEvidence
 from flyserve.core.response import TextToken
 
-PAIR = Pair("target", "kernels", "drafter", "own kernels", "tokens", 15, 512, (0, 1))
+PAIR = Pair("target", "kernels", "drafter", "own kernels", "tokens", 15, 512, 512, (0, 1))
 EVIDENCE = RoundEvidence((5,), (5, 6), (0.5, 0.1), (0.0,), (5, 7, 8, 6, 7, 8), (-0.1, -2.0, -4.0) * 2)
 
 
