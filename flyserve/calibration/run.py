@@ -13,7 +13,8 @@ from flyserve.bench.progress import progress_bar
 from flyserve.calibration.candidate import EXACT_CANDIDATE, Candidate
 from flyserve.calibration.collect import Collector
 from flyserve.calibration.frontier import Outcome, Row, figures, finalists, named
-from flyserve.calibration.prompts import Judge, Prompt
+from flyserve.calibration.judge import Judge
+from flyserve.calibration.prompts import Prompt
 from flyserve.calibration.recording import RecordedPrompt, Recording
 from flyserve.calibration.replay import Projected, project
 from flyserve.core.errors import ConfigError

@@ -100,7 +100,8 @@ def calibrate(
     with reported_errors():
         from flyserve.calibration.candidate import candidates
         from flyserve.calibration.collect import Collector
-        from flyserve.calibration.prompts import Judge, check_distinct, load_prompts
+        from flyserve.calibration.judge import Judge
+        from flyserve.calibration.prompts import check_distinct, load_prompts
         from flyserve.calibration.recording import Pair, load_recording
         from flyserve.calibration.run import Calibration, saved
         from flyserve.core.presets import PRESETS

@@ -14,7 +14,8 @@ from rich.console import Console
 
 from flyserve.calibration.candidate import Candidate, Gates, candidates
 from flyserve.calibration.collect import Collector
-from flyserve.calibration.prompts import Judge, Prompt
+from flyserve.calibration.judge import Judge
+from flyserve.calibration.prompts import Prompt
 from flyserve.calibration.recording import Pair, RecordedPrompt, Recording
 from flyserve.calibration.replay import Replayed
 from flyserve.calibration.run import Calibration, Save

@@ -7,7 +7,8 @@ from typing import Any
 from rich.console import Console
 
 from flyserve.calibration.collect import Collector
-from flyserve.calibration.prompts import Judge, Prompt
+from flyserve.calibration.judge import Judge
+from flyserve.calibration.prompts import Prompt
 from flyserve.calibration.recording import Pair, Recording
 from flyserve.calibration.run import Calibration, Save
 from flyserve.core.errors import ConfigError, DeadlineExceeded

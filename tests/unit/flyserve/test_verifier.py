@@ -1,14 +1,17 @@
 """Verifiers: programs of a user that judge responses, and their end."""
 
 import os
+import signal
 import sys
 import time
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from flyserve.calibration.prompts import Judge, Prompt
+from flyserve.calibration.judge import Judge
+from flyserve.calibration.prompts import Prompt
 from flyserve.core.errors import ConfigError
 
 VERIFIER = (
@@ -78,3 +81,41 @@ def is_running(pid: str) -> bool:
 def test_a_verifier_that_cannot_be_run_is_named_before_any_work(command: str) -> None:
     with pytest.raises(ConfigError, match=r"--verifier: .* cannot be run"):
         Judge(command)
+
+
+def test_a_verifier_that_prints_without_end_takes_little_memory(tmp_path: Path) -> None:
+    code = "import sys\nfor _ in range(64): sys.stdout.write('y' * 2**20)\nprint('\\nfailed'); sys.exit(3)"
+    tracemalloc.start()
+    try:
+        with pytest.raises(ConfigError, match=r"exits with status 3 .*: failed"):
+            verifier(tmp_path, code).is_right(Prompt("p:1", "a"), "b")
+        assert tracemalloc.get_traced_memory()[1] < 2**23
+    finally:
+        tracemalloc.stop()
+
+
+STARTS = """
+import subprocess, sys
+child = subprocess.Popen(["sleep", "999"], {options})
+open({pid!r}, "w").write(str(child.pid))
+"""
+
+
+def test_a_verifier_that_ends_leaves_no_child(tmp_path: Path) -> None:
+    options = "stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL"
+    code = STARTS.format(options=options, pid=str(tmp_path / "pid"))
+    assert verifier(tmp_path, code).is_right(Prompt("p:1", "a"), "b")
+    while is_running((tmp_path / "pid").read_text()):
+        time.sleep(0.01)
+
+
+def test_a_process_that_leaves_the_verifiers_group_delays_no_judgement(tmp_path: Path) -> None:
+    code = STARTS.format(options="start_new_session=True", pid=str(tmp_path / "pid"))
+    try:
+        assert verifier(tmp_path, code, 999.0).is_right(Prompt("p:1", "a"), "b")
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+
+
+def test_a_long_input_that_a_verifier_does_not_read_is_dropped(tmp_path: Path) -> None:
+    assert verifier(tmp_path, "").is_right(Prompt("p:1", "a"), "b" * 2**20)
