@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import yaml
 from flyserve.core.errors import ConfigError
 from flyserve.whole_file import check_writable, write_whole
 from orchestration.deployment.file import Deployment
-from services.common.config import parse
+from services.common.config import load_yaml, parse, parse_yaml
 
 
 def preset_writer(path: Path, name: str) -> Callable[[Mapping[str, Any]], None]:
@@ -32,20 +33,18 @@ def preset_writer(path: Path, name: str) -> Callable[[Mapping[str, Any]], None]:
 
 def _checked(path: Path, name: str, preset: Mapping[str, Any]) -> str:
     """Return the text of the file with the preset; raise ConfigError if that is no deployment file."""
-    try:
-        before = path.read_text(encoding="utf-8")
-        expected = yaml.safe_load(before)
-        parse(Deployment, expected, str(path))
-        text = with_preset(before, name, preset)
-        data = yaml.safe_load(text)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from None
-    parse(Deployment, data, str(path))
+    load_yaml(Deployment, path)
+    before = path.read_bytes().decode()  # with its line ends
+    expected = parse_yaml(before)
     speculation = expected.get("speculation") or {}
     presets = {**(speculation.get("presets") or {}), name: dict(preset)}
-    if data != {**expected, "speculation": {**speculation, "presets": presets}}:
-        raise ConfigError(f"{path}: speculation.presets cannot be changed here: write it without aliases")
-    return text
+    expected = {**expected, "speculation": {**speculation, "presets": presets}}
+    parse(Deployment, expected, str(path))
+    text = with_preset(before, name, preset)
+    with suppress(yaml.YAMLError, ValueError):
+        if parse_yaml(text) == expected:
+            return text
+    raise ConfigError(f"{path}: speculation.presets cannot be changed here: write it without aliases")
 
 
 def with_preset(text: str, name: str, preset: Mapping[str, Any]) -> str:
@@ -66,15 +65,16 @@ def _with_value(text: str, node: Any, keys: tuple[str, ...], value: str) -> str:
         # What is there is replaced: a preset of the name, or an empty mapping.
         start, end = entry[0].end_mark.index, _end(entry[1])
         return f"{text[:start]}: {nested}{text[end:]}"
+    line_end = "\r\n" if "\r\n" in text else "\n"
     if not _is_mapping(node):
-        return f"{text}{keys[0]}: {nested}\n"
+        return f"{text}{keys[0]}: {nested}{line_end}"
     if node.flow_style:
         place = node.start_mark.index + 1
         return f"{text[:place]}{keys[0]}: {nested}, {text[place:]}"
     # The new line comes before the first key of the mapping, with its indentation.
     first = node.value[0][0].start_mark
     place = first.index - first.column
-    return f"{text[:place]}{' ' * first.column}{keys[0]}: {nested}\n{text[place:]}"
+    return f"{text[:place]}{' ' * first.column}{keys[0]}: {nested}{line_end}{text[place:]}"
 
 
 def _is_mapping(node: Any) -> bool:

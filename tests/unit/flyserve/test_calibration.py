@@ -156,6 +156,9 @@ def test_a_preset_is_written_and_the_rest_of_the_file_stays(tmp_path: Path, text
     others = {k: v for k, v in (before.pop("speculation", None) or {}).items() if k != "presets"}
     assert after.pop("speculation") == others and after == before
     kept = path.read_text()
+    path.write_bytes(text.replace("\n", "\r\n").encode())
+    preset_writer(path, "own")(PRESET)
+    assert path.read_bytes().decode() == kept.replace("\n", "\r\n")
     assert all(line.partition("#")[2] in kept for line in text.splitlines() if "#" in line)
 
 
@@ -166,6 +169,8 @@ def test_a_preset_is_written_and_the_rest_of_the_file_stays(tmp_path: Path, text
         ("target: {model: x}\n", "A name", "must match pattern"),
         ("targets: {model: x}\n", "own", "targets"),
         ("target: [\n", "own", "deployment.yaml"),
+        ("target: {model: x}\nname: 2026-02-30\n", "own", "deployment.yaml: is not YAML"),
+        ("target: {model: x}\ntarget: {model: y}\n", "own", "key 'target' is in line 1 and again"),
         ("- 1\n", "own", "deployment.yaml"),
         ("", "own", "deployment.yaml"),
         ("target: {model: x}\nspeculation: [1]\n", "own", "speculation"),
