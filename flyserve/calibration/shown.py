@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
 from rich import box
+from rich.cells import cell_len
 from rich.table import Table
 
 from flyserve.calibration.frontier import Row, frontier, worst
@@ -34,12 +35,14 @@ def tables(rows: Sequence[Row], num_prompts: int) -> Iterator[Table]:
 
 
 def _table(title: str, columns: Sequence[str], cells: Mapping[str, Iterator[str]]) -> Table:
+    """Return a table that a narrow console does not crop: its lines run over."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE)
-    table.add_column("rule", no_wrap=True)
-    for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
-    for name, values in cells.items():
-        table.add_row(name, *values)
+    lines = [("rule", *columns), *((name, *values) for name, values in cells.items())]
+    for number, column in enumerate(zip(*lines, strict=True)):
+        widest = max(map(cell_len, column))
+        table.add_column(column[0], justify="right" if number else "left", no_wrap=True, min_width=widest)
+    for line in lines[1:]:
+        table.add_row(*line)
     return table
 
 

@@ -1,5 +1,6 @@
 """Calibration without a deployment: its rules, its figures, and the preset that it writes."""
 
+import io
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from flyserve.calibration.frontier import Row, choose, frontier
 from flyserve.calibration.prompts import check_distinct, load_prompts
 from flyserve.calibration.recording import RecordedPrompt, Recording
 from flyserve.calibration.shown import frontier_chart, notes, tables
+from flyserve.cli.terminal import SafeConsole
 from flyserve.core.errors import ConfigError
 from flyserve.core.evidence import RoundEvidence
 from flyserve.core.presets import PRESETS
@@ -122,6 +124,17 @@ def test_table_notes_and_chart_show_every_rule() -> None:
     assert [table.row_count for table in tables(ROWS, 3)] == [len(ROWS), len(ROWS)]
     assert all(each.candidate.name in chart for each in ROWS) and chart.endswith("</svg>\n")
     assert any("budget 2" in note for note in notes(ROWS))
+
+
+def test_no_figure_is_cropped_on_a_narrow_console() -> None:
+    accuracy = {"": 1.0, "extraction": 1.0, "arithmetic": 1.0, "paraphrase": 0.5}
+    rows = [replace(each, accuracy=accuracy, kept=accuracy, lost=10, gained=12) for each in ROWS]
+    console = SafeConsole(file=(shown := io.StringIO()))
+    console.width = 40
+    for table in tables(rows, 3):
+        console.print(table)
+    found = shown.getvalue()
+    assert "…" not in found and found.count("100.0%") == 3 * len(rows) and found.count("10 / 12") == len(rows)
 
 
 def test_a_chart_shows_nats_where_all_rules_keep_the_same_accuracy() -> None:
