@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from flyserve.calibration.candidate import EXACT_CANDIDATE, Candidate
+from flyserve.calibration.candidate import EXACT_CANDIDATE, Candidate, candidates
 from flyserve.calibration.replay import Projected, Replayed
 from flyserve.core.errors import ConfigError
 
@@ -137,12 +137,15 @@ def choose(rows: Sequence[Row], keep: float, name: str | None = None) -> Row:
     """Return the named rule, or the fastest that keeps this part of the accuracy in every family.
 
     Raises:
-        ConfigError: As `named`; or without a name no response of `exact` was right, or only `exact` keeps
-            the accuracy.
+        ConfigError: As `named`, or the named rule has no row: it is not recorded. Without a name: no response
+            of `exact` was right, or only `exact` keeps the accuracy.
     """
     if name is not None:
-        chosen = named([row.candidate for row in rows], name)
-        return next(row for row in rows if row.candidate == chosen)
+        chosen = named(candidates(), name)
+        for row in rows:
+            if row.candidate == chosen:
+                return row
+        raise ConfigError(f"--rule: {name!r} is not recorded: run once without --offline")
     if not any(row.kept for row in rows):
         raise ConfigError("--write: exact has no response right, so no loss is seen: name a --rule")
     fit = [row for row in rows if row.candidate.is_served and worst(row) >= keep]

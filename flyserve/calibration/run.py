@@ -51,6 +51,13 @@ def saved(recording: Recording, path: Path | None, console: Console) -> Iterator
     save()
 
 
+class NotRecorded(ConfigError):
+    """A recording lacks something, and nobody is asked for it."""
+
+    def __init__(self, found: str) -> None:
+        super().__init__(f"--offline: the recording lacks {found}: run once without --offline")
+
+
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """The steps of a calibration.
@@ -76,6 +83,8 @@ class Calibration:
     def run(self, rules: Sequence[Candidate], always: Sequence[str], num_finalists: int) -> list[Row]:
         """Return the rows of `exact`, of the rules named in `always`, and of the best of the others.
 
+        If nobody is asked, rules that are not recorded are left out, and named on the console.
+
         Raises:
             ConfigError: A prompt does not fit the context, or `exact` is not recorded and nobody is asked. A
                 name in `always` is that of no rule, or of one that cannot be served.
@@ -84,13 +93,16 @@ class Calibration:
             named(rules, name)
         self._tokenize()
         exact = self._outcomes(EXACT_CANDIDATE)
-        if exact is None:
-            raise ConfigError("--offline: the recording lacks responses to these prompts")
+        rows, missing = [figures(EXACT_CANDIDATE, exact, exact)], list[str]()
         found = finalists(self._projections(rules), num_finalists)
-        replayed = [each for each in rules if each.name in always or each in found]
-        outcomes = {each: self._outcomes(each) for each in replayed if each is not EXACT_CANDIDATE}
-        rows = [figures(each, own, exact) for each, own in outcomes.items() if own is not None]
-        return [figures(EXACT_CANDIDATE, exact, exact), *rows]
+        for rule in (each for each in rules[1:] if each.name in always or each in found):
+            try:
+                rows.append(figures(rule, self._outcomes(rule), exact))
+            except NotRecorded:
+                missing.append(rule.name)
+        if missing:
+            self.console.print(f"left out, not recorded (run once without --offline): {', '.join(missing)}")
+        return rows
 
     def _tokenize(self) -> None:
         """Tokenize the prompts, and check that each has room for a response, and its recorded tokens."""
@@ -104,7 +116,7 @@ class Calibration:
                     raise ConfigError(f"{prompt.place}: {found}: name another --recording")
             self.save()
         if missing := [each.place for each in self.prompts if each.prompt not in known]:
-            raise ConfigError(f"--offline: {missing[0]} is not in the recording")
+            raise NotRecorded(f"the prompt {missing[0]}")
 
     def _projections(self, rules: Sequence[Candidate]) -> Mapping[Candidate, Projected]:
         """Return the projection of every rule on the rounds of `exact`."""
@@ -121,22 +133,22 @@ class Calibration:
             for rule in rules
         }
 
-    def _outcomes(self, rule: Candidate) -> list[Outcome] | None:
-        """Return the judged response to every prompt; None if one is not recorded and nobody is asked."""
+    def _outcomes(self, rule: Candidate) -> list[Outcome]:
+        """Return the judged response to every prompt; raise NotRecorded if nobody is asked for one."""
 
-        def outcome(prompt: Prompt) -> Outcome | None:
+        def outcome(prompt: Prompt) -> Outcome:
             recorded = self.recording.prompts[prompt.prompt]
             if (replayed := self.collector.complete(recorded, rule)) is None:
-                return None
+                raise NotRecorded(f"the response by {rule.name} to {prompt.place}")
             if not self.judge.can_judge(prompt):
                 return Outcome(prompt.family, replayed)
             if (text := self.collector.text(recorded, replayed.ids)) is None:
-                return None
+                raise NotRecorded(f"the text of the response by {rule.name} to {prompt.place}")
             return Outcome(prompt.family, replayed, self.judge.is_right(prompt, text))
 
-        found = [each for each in self._each(rule.name, outcome, self.prompts) if each is not None]
+        found = self._each(rule.name, outcome, self.prompts)
         self.save()
-        return found if len(found) == len(self.prompts) else None
+        return found
 
     def _each(self, label: str, step: Callable[[Prompt], T], prompts: Sequence[Prompt]) -> list[T]:
         """Return the result of a step for every prompt, several at a time; the first error ends it."""

@@ -274,3 +274,20 @@ async def test_a_prompt_without_room_in_the_drafter_is_named_before_any_round(mo
         with pytest.raises(ConfigError, match=r"p:1: .* exceeds the drafter's context of 40"):
             await asyncio.to_thread(calibration(collector, recording, TEXT).run, candidates(), (), 1)
     assert not any(each.rounds for each in recording.prompts.values())
+
+
+async def test_what_a_recording_lacks_is_named(model: Path) -> None:
+    rules = [each for each in candidates() if each.name in ("exact", "official", "no gate")]
+    async with collecting(model) as collector:
+        recorded = calibration(collector, Recording(collector.pair), TEXT)
+        await asyncio.to_thread(recorded.run, rules[:2], ["official"], 1)
+    console = Console(file=(shown := io.StringIO()), width=300)
+    offline = replace(recorded, collector=replace(collector, client=None), console=console)
+    rows = offline.run(rules, ["official", "no gate"], 1)
+    assert [each.candidate.name for each in rows] == ["exact", "official"]
+    assert "left out, not recorded (run once without --offline): no gate" in shown.getvalue()
+    judged = replace(offline, prompts=[Prompt("p:1", TEXT, "an answer")])
+    with pytest.raises(ConfigError, match="lacks the text of the response by exact to p:1: run once"):
+        judged.run(rules, (), 1)
+    with pytest.raises(ConfigError, match="lacks the response by exact to p:1: run once"):
+        replace(offline, recording=Recording(collector.pair, {TEXT: RecordedPrompt((1,))})).run(rules, (), 1)

@@ -105,6 +105,7 @@ def test_the_fastest_rule_that_keeps_the_accuracy_and_is_served_is_chosen(keep: 
         ([replace(each, kept={}) for each in ROWS], None, "exact has no response right"),
         ([ROWS[0], row("flyserve", 9, 0.6)], None, "no faster rule keeps 0.98 of the accuracy of exact"),
         (ROWS, "exact", "is a mode, and no preset"),
+        (ROWS, "gap 0.7", "--rule: 'gap 0.7' is not recorded: run once without --offline"),
     ],
 )
 def test_a_choice_that_cannot_be_made_is_named(rows: list[Row], name: str | None, part: str) -> None:
