@@ -56,7 +56,8 @@ def replay(
         pending = sum(gaps.get(place, 0.0) for place in range(speculation.decided_length, len(prefix)))
         evidence = candidate.evidence(recorded, draft_length, spent + pending)
         evidence = until_ending(evidence, limits) if candidate.rule.guard_stops else evidence
-        gaps |= {len(prefix) + index: gap_of(each) for index, each in enumerate(evidence.positions)}
+        # The target's token after the draft spends nothing, whatever an earlier draft had in its place.
+        gaps |= dict(enumerate([*map(gap_of, evidence.positions), 0.0], start=len(prefix)))
         decided = speculation.apply(evidence).decided
         spent += sum(
             gaps[place]
