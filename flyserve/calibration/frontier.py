@@ -1,6 +1,6 @@
 """Figures of replayed rules against `exact`, the frontier among them, and the choice of one. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flyserve.calibration.candidate import EXACT_CANDIDATE, Candidate, candidates
@@ -89,10 +89,13 @@ def _share(values: Sequence[bool]) -> float:
     return sum(values) / len(values)
 
 
-def finalists(projections: Mapping[Candidate, Projected], most: int) -> list[Candidate]:
+def finalists(
+    projections: Mapping[Candidate, Projected], most: int, beside: Container[Candidate]
+) -> list[Candidate]:
     """Return the rules to replay whole: `most` along the projected frontier, each faster than the one before.
 
-    The projection names the rules that lose least for their speed; it is no figure of a response.
+    Those in `beside` are replayed anyway, and are left out. The projection names the rules that lose least
+    for their speed; it is no figure of a response.
     """
 
     def speed(candidate: Candidate) -> float:
@@ -104,6 +107,7 @@ def finalists(projections: Mapping[Candidate, Projected], most: int) -> list[Can
         if speed(each) > most_kept:
             front.append(each)
             most_kept = speed(each)
+    front = [each for each in front if each not in beside]
     if len(front) <= most:
         return front
     step = (len(front) - 1) / max(1, most - 1)

@@ -94,8 +94,9 @@ class Calibration:
         self._tokenize()
         exact = self._outcomes(EXACT_CANDIDATE)
         rows, missing = [figures(EXACT_CANDIDATE, exact, exact)], list[str]()
-        found = finalists(self._projections(rules), num_finalists)
-        for rule in (each for each in rules[1:] if each.name in always or each in found):
+        fixed = [each for each in rules if each == EXACT_CANDIDATE or each.name in always]
+        found = [*fixed, *finalists(self._projections(rules), num_finalists, fixed)]
+        for rule in (each for each in rules if each in found and each != EXACT_CANDIDATE):
             try:
                 rows.append(figures(rule, self._outcomes(rule), exact))
             except NotRecorded:

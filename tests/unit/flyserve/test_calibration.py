@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flyserve.calibration.candidate import Candidate, candidates
-from flyserve.calibration.frontier import Row, choose, frontier
+from flyserve.calibration.frontier import Row, choose, finalists, frontier
 from flyserve.calibration.prompts import check_distinct, load_prompts
 from flyserve.calibration.recording import RecordedPrompt, Recording
+from flyserve.calibration.replay import Projected
 from flyserve.calibration.shown import frontier_chart, notes, tables
 from flyserve.cli.terminal import SafeConsole
 from flyserve.core.errors import ConfigError
@@ -118,6 +119,13 @@ def test_a_choice_without_judgements_is_refused_before_anything_is_recorded(tmp_
     writing = ("--write", "own", "--deployment", str(tmp_path / "fly.yaml"))
     shown = run("calibrate", str(prompts), *writing, "--address", rejected_address()).stderr
     assert "--write: no prompt has an answer, and there is no --verifier" in " ".join(shown.split())
+
+
+def test_rules_that_are_replayed_anyway_take_no_place_of_the_finalists() -> None:
+    rules = candidates()[:5]
+    projections = {rule: Projected(10, 20 + place, float(place)) for place, rule in enumerate(rules)}
+    assert finalists(projections, 2, beside=(rules[0], rules[2])) == [rules[1], rules[4]]
+    assert finalists(projections, 3, beside=(rules[0], rules[2])) == [rules[1], rules[3], rules[4]]
 
 
 def test_table_notes_and_chart_show_every_rule() -> None:
