@@ -9,7 +9,7 @@ from services.lookup.index.suffix import FOR_TARGET, SaltedCache, Snippets, Suff
 
 
 class SuffixLookup:
-    """A sequence and, if it may copy them, the cached responses of its cache salt."""
+    """A sequence and, if it may copy them, its dropped drafts and the cached responses of its cache salt."""
 
     def __init__(self, cache: ResponseCache, salt: str, share: IndexShare, may_copy: bool) -> None:
         """Start with an empty sequence."""
@@ -17,7 +17,7 @@ class SuffixLookup:
         self._salt = salt
         self._share = share
         others = SaltedCache(cache, salt) if may_copy else Snippets()
-        self._proposer = SuffixProposer(others, FOR_TARGET, share)
+        self._proposer = SuffixProposer(others, FOR_TARGET, share, keeps_dropped=may_copy)
         self._retriever = SnippetRetriever(cache, salt)
 
     def update(self, ids: Sequence[int], unchanged: int) -> None:

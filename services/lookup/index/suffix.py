@@ -90,13 +90,22 @@ class SuffixProposer:
     """
 
     def __init__(
-        self, others: NgramSource, rule: SuffixRule | None = None, share: IndexShare | None = None
+        self,
+        others: NgramSource,
+        rule: SuffixRule | None = None,
+        share: IndexShare | None = None,
+        keeps_dropped: bool = True,
     ) -> None:
-        """Start with an empty sequence; `others` is the source of other responses."""
+        """Start with an empty sequence; `others` is the source of other responses.
+
+        If dropped drafts are not kept, proposals depend on the sequence and on `others` alone, however the
+        sequence became what it is.
+        """
         self._sequence = NgramIndex(ORDERS, share)
         self._dropped = NgramIndex(ORDERS, share)
         self._others = others
         self._rule = rule or SuffixRule()
+        self._keeps_dropped = keeps_dropped
 
     def follow(self, ids: Sequence[int], decided: int) -> None:
         """Set the sequence to `ids`; its first `decided` tokens are as before, the others are compared."""
@@ -105,7 +114,8 @@ class SuffixProposer:
 
     def update(self, ids: Sequence[int], unchanged: int) -> None:
         """Set the sequence to `ids`; its first `unchanged` tokens are as before."""
-        if dropped := self._sequence.tokens(unchanged):
+        dropped = self._sequence.tokens(unchanged)
+        if dropped and self._keeps_dropped:
             context = self._sequence.tokens(max(0, unchanged - _MAX_ORDER))
             self._dropped.extend([END, *context[: len(context) - len(dropped)], *dropped])
         self._sequence.truncate(unchanged)

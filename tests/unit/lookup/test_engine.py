@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from flyserve.core.messages import Draft, DraftStep, Open, Role
 from flyserve.core.request import SamplingParams
 from flyserve.core.sequence import SequenceMirror, SequenceUpdate, TokenSequence
@@ -19,8 +22,10 @@ RESPONSE = [1, 2, 3, 4, 5, 6]
 class Client:
     """A client of one session, which sends absolute-position updates."""
 
-    def __init__(self, engine: SuffixEngine, salt: str = "", prompt_length: int = len(PROMPT)) -> None:
-        opening = Open("test", prompt_length, cache_salt=salt)
+    def __init__(
+        self, engine: SuffixEngine, salt: str = "", prompt_length: int = len(PROMPT), **fields: Any
+    ) -> None:
+        opening = Open("test", prompt_length, cache_salt=salt, **fields)
         self.session = LookupSession(engine.open(opening), opening, SuffixConfig(max_tokens=1000))
         self._mirror = SequenceMirror()
 
@@ -138,3 +143,14 @@ async def test_an_engine_without_a_cache_looks_in_the_sequence_alone() -> None:
     assert engine.response_cache_tokens == engine.response_cache_capacity == 0
     assert await proposed(engine, [1, 2, 3, 4]) == ()
     assert await proposed(engine, [1, 2, 3, 4, 7, 1, 2, 3]) == (4, 7, 1, 2)
+
+
+@given(st.lists(st.tuples(st.integers(0, 8), st.lists(st.integers(1, 4), max_size=12)), max_size=6))
+async def test_reproducible_drafts_depend_on_the_sequence_alone(steps: list[tuple[int, list[int]]]) -> None:
+    engine, ids = suffix_engine(), list(PROMPT)
+    client = Client(engine, without_copies=True)
+    for num_dropped, added in steps:
+        ids = ids[: max(len(PROMPT), len(ids) - num_dropped)] + added
+        draft = await client.ask(ids, len(PROMPT))
+        again = await Client(engine, without_copies=True).ask(ids, len(PROMPT))
+        assert draft.tokens == again.tokens
