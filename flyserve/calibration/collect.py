@@ -8,7 +8,7 @@ from uuid import uuid4
 from flyserve.calibration.candidate import EXACT_CANDIDATE, Candidate
 from flyserve.calibration.prompts import Prompt
 from flyserve.calibration.recording import Pair, RecordedPrompt
-from flyserve.calibration.replay import Prefix, Replayed, apply_exact, place_of, replay
+from flyserve.calibration.replay import Prefix, Replay, Replayed, apply_exact, place_of
 from flyserve.chat_prompt import chat_tokens
 from flyserve.client import Client
 from flyserve.core.errors import ConfigError, FlyServeError
@@ -74,15 +74,12 @@ class Collector:
         Return None if rounds are missing and there is no client.
         """
         limits = self.limits(prompt)
-        while not isinstance(found := self.replay(prompt, candidate), Replayed):
+        replay = Replay(candidate, limits, self.pair.draft_length)
+        while not isinstance(found := replay.advance(prompt.rounds), Replayed):
             if self.client is None:
                 return None
             self._record(prompt, found, limits if candidate is EXACT_CANDIDATE else None)
         return found
-
-    def replay(self, prompt: RecordedPrompt, candidate: Candidate) -> Replayed | Prefix:
-        """Replay a rule on what is recorded."""
-        return replay(prompt.rounds, candidate, self.limits(prompt), self.pair.draft_length)
 
     def _record(self, prompt: RecordedPrompt, prefix: Prefix, limits: ResponseLimits | None) -> None:
         """Record the round after `prefix`, or with limits of the response all that `exact` has from there."""

@@ -42,30 +42,39 @@ class Replayed:
         return tuple(token.id for token in self.tokens)
 
 
-def replay(
-    rounds: Rounds, candidate: Candidate, limits: ResponseLimits, draft_length: int
-) -> Replayed | Prefix:
-    """Return the whole response, or the prefix of the first round that is not recorded."""
-    speculation = Speculation((), candidate.rule, limits)
-    tokens, gaps, spent = list[Token](), dict[int, float](), 0.0
-    while (reason := speculation.finish_reason) is None:
-        prefix = tuple(speculation.sequence.ids)
-        if (recorded := rounds.get(place_of(speculation))) is None:
-            return prefix
+class Replay:
+    """The replay of one response by a rule; it goes on where a round was missing."""
+
+    def __init__(self, candidate: Candidate, limits: ResponseLimits, draft_length: int) -> None:
+        self._candidate, self._limits, self._draft_length = candidate, limits, draft_length
+        self._speculation = Speculation((), candidate.rule, limits)
+        self._tokens, self._gaps, self._spent = list[Token](), dict[int, float](), 0.0
+
+    def advance(self, rounds: Rounds) -> Replayed | Prefix:
+        """Return the whole response, or the prefix of the first round that is not recorded."""
+        speculation = self._speculation
+        while (reason := speculation.finish_reason) is None:
+            if (recorded := rounds.get(place_of(speculation))) is None:
+                return tuple(speculation.sequence.ids)
+            self._decide(recorded)
+        return Replayed(tuple(self._tokens), speculation.statistics, reason, self._spent)
+
+    def _decide(self, recorded: RoundEvidence) -> None:
+        speculation, candidate, gaps = self._speculation, self._candidate, self._gaps
+        start = len(speculation.sequence)
         # The nats of an open window are spent, too: its mismatch may still be rescued.
-        pending = sum(gaps.get(place, 0.0) for place in range(speculation.decided_length, len(prefix)))
-        evidence = candidate.evidence(recorded, draft_length, spent + pending)
-        evidence = until_ending(evidence, limits) if candidate.rule.guard_stops else evidence
+        pending = sum(gaps.get(place, 0.0) for place in range(speculation.decided_length, start))
+        evidence = candidate.evidence(recorded, self._draft_length, self._spent + pending)
+        evidence = until_ending(evidence, self._limits) if candidate.rule.guard_stops else evidence
         # The target's token after the draft spends nothing, whatever an earlier draft had in its place.
-        gaps |= dict(enumerate([*map(gap_of, evidence.positions), 0.0], start=len(prefix)))
+        gaps |= dict(enumerate([*map(gap_of, evidence.positions), 0.0], start=start))
         decided = speculation.apply(evidence).decided
-        spent += sum(
+        self._spent += sum(
             gaps[place]
-            for place, token in enumerate(decided, start=len(tokens))
+            for place, token in enumerate(decided, start=len(self._tokens))
             if token.verdict is Verdict.RESCUED
         )
-        tokens += decided
-    return Replayed(tuple(tokens), speculation.statistics, reason, spent)
+        self._tokens += decided
 
 
 def until_ending(evidence: Evidence, limits: ResponseLimits) -> Evidence:
