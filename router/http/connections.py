@@ -1,12 +1,15 @@
-"""Connections of the HTTP server: uvicorn's, with limits on their number and on silent clients."""
+"""Connections of the HTTP server: uvicorn's, with limits on their number, work and silence."""
 
 import asyncio
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
 import h11
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from router.http.request_parser import RequestParser
 from services.common.open_files import most_open_files
 
 _MOST_AHEAD = 16_384
@@ -22,30 +25,68 @@ class ConnectionPool:
         unread_timeout_s: Time that a client may take no part of the end of a response.
         max_connections: Most connections.
         waiting: Connections without a request, the one that has waited longest first.
+        interrupted: Connections whose bytes took more events than one turn of the event loop has.
     """
 
     header_timeout_s: float
     unread_timeout_s: float
     max_connections: int
     waiting: dict["Connection", None] = field(default_factory=dict)
+    interrupted: deque["Connection"] = field(default_factory=deque)
 
     @property
     def limit(self) -> int:
         """Most connections; the other half of the process's files is for replicas and gRPC clients."""
         return min(self.max_connections, most_open_files() // 2)
 
+    def parse_later(self, connection: "Connection") -> None:
+        """Let a connection parse on in a later turn of the event loop; each turn, one of all does."""
+        self.interrupted.append(connection)
+        if len(self.interrupted) == 1:
+            connection.loop.call_soon(self._parse_next)
+
+    def _parse_next(self) -> None:
+        connection = self.interrupted.popleft()
+        if self.interrupted:
+            connection.loop.call_soon(self._parse_next)
+        connection.parse_on()
+
+
+class _Flow(FlowControl):
+    """uvicorn's flow control; nothing is read while there is more to parse.
+
+    Attributes:
+        is_behind: True while there is more to parse.
+    """
+
+    is_behind = False
+
+    def stop_reading(self) -> None:
+        """Stop, also where uvicorn has resumed the transport itself."""
+        self.is_behind = self.read_paused = True
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if not self.is_behind:
+            super().resume_reading()
+
 
 class Connection(H11Protocol):
     """One connection, which ends when its client leaves a request unfinished or a response unread."""
 
+    conn: RequestParser
+    flow: _Flow
+
     def __init__(self, pool: ConnectionPool, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
+        self.conn = RequestParser()
         self._pool = pool
         self._expiry: asyncio.TimerHandle | None = None
         self._unread_check: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = _Flow(transport)
         self._watch()
         if len(self.connections) > self._pool.limit:
             next(iter(self._pool.waiting)).close()
@@ -58,10 +99,18 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
+        self.conn.begin_turn()
         super().handle_events()
         if not self.transport.is_closing():
             self._watch()
             self._keep_reading()
+
+    def parse_on(self) -> None:
+        """Parse what is left of the bytes that came at once."""
+        self.flow.is_behind = False
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            self.handle_events()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -97,8 +146,15 @@ class Connection(H11Protocol):
         self.timeout_keep_alive_handler()
 
     def _keep_reading(self) -> None:
-        """Read on while a request runs, to see that its client leaves; a little of the next one may come."""
-        if self.conn.their_state is h11.DONE and len(self.conn.trailing_data[0]) <= _MOST_AHEAD:
+        """Read on while a request runs, to see that its client leaves; a little of the next one may come.
+
+        Read nothing while there is more to parse.
+        """
+        if self.conn.is_interrupted:
+            if not self.flow.is_behind:
+                self._pool.parse_later(self)
+            self.flow.stop_reading()
+        elif self.conn.their_state is h11.DONE and len(self.conn.trailing_data[0]) <= _MOST_AHEAD:
             self.flow.resume_reading()
 
     def _watch(self) -> None:
