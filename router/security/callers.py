@@ -1,14 +1,13 @@
 """The caller of the current request, set by the check that accepted it; the access to the gRPC server."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
 from router.security.keys import ANONYMOUS, Caller, Keys
 from router.security.quotas import Quotas
-from services.common.handlers import Admit, Check
+from services.common.handlers import Admit, Check, HoldBytes
 from services.common.security.access_policy import AccessPolicy
 from services.common.security.config import PublicSecurityConfig
 from services.common.security.identity import Identity
@@ -42,13 +41,10 @@ def key_check(keys: Keys) -> Check:
 def call_quotas(quotas: Quotas, service: str) -> Admit:
     """Return a block that counts each call of a service, except `Info`, and the bytes of its request."""
 
-    @contextmanager
-    def admit(method: str, num_bytes: int) -> Iterator[None]:
+    def admit(method: str) -> AbstractContextManager[HoldBytes]:
         if method.startswith(f"/{service}/") and not method.endswith("/Info"):
-            with quotas.admitted(current_caller(), num_bytes):
-                yield
-        else:
-            yield
+            return quotas.admitted(current_caller())
+        return nullcontext(lambda num_bytes: None)
 
     return admit
 

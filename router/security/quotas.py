@@ -9,12 +9,10 @@ from typing import NoReturn
 from flyserve.core.clock import Clock
 from flyserve.core.errors import InvalidRequest, Overloaded
 from router.security.keys import Caller
+from services.common.handlers import HoldBytes
 
 _RETRY_AFTER_S = 1.0
 _MINUTE_S = 60.0
-
-HoldBytes = Callable[[int], None]
-"""Counts further bytes of a request's body until the request ends; raises Overloaded above a limit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,8 @@ _HEALTH_NOTICE_S = 0.5
 """Time for health watchers to receive that the host drains, before their watches end."""
 _HANDSHAKE_S = 10.0
 """Time in which a new connection must begin HTTP/2, after TLS where it is on."""
+_MOST_CALLS = 2_048
+"""Calls of one connection at once; further ones wait at their client."""
 _OPTIONS: Sequence[tuple[str, Any]] = (
     # Otherwise two servers on one port would share its connections without an error.
     ("grpc.so_reuseport", 0),
@@ -85,6 +87,7 @@ _OPTIONS: Sequence[tuple[str, Any]] = (
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
     ("grpc.server_handshake_timeout_ms", int(_HANDSHAKE_S * 1000)),
+    ("grpc.max_concurrent_streams", _MOST_CALLS),
 )
 
 

@@ -188,6 +188,11 @@ class Context:
     def set_trailing_metadata(self, metadata: Metadata) -> None:
         self._trailing = metadata
 
+    async def read(self) -> Any:
+        """Return the next request, not decoded; EOF after the last one."""
+        request = await self._call.requests.get()
+        return grpc.aio.EOF if request is None else request
+
     async def write(self, response: Any) -> None:
         self._call.respond(self._encode(response))
 

@@ -104,12 +104,10 @@ class _Details(grpc.HandlerCallDetails):
 
 
 async def _run(handler: Any, call: Call) -> None:
-    """Call the method of a handler with the requests of a call, and send what it returns."""
+    """Call the method of an interceptor's handler with the requests of a call, and send what it returns."""
     context = Context(call, handler.response_serializer)
-    requests = _Requests(call, handler.request_deserializer)
-    request = requests if handler.request_streaming else await anext(requests)
-    kind = f"{_word(handler.request_streaming)}_{_word(handler.response_streaming)}"
-    result = getattr(handler, kind)(request, context)
+    method = handler.stream_stream if handler.response_streaming else handler.stream_unary
+    result = method(_Requests(call, handler.request_deserializer), context)
     if inspect.isasyncgen(result):
         async for response in result:
             await context.write(response)
@@ -117,16 +115,12 @@ async def _run(handler: Any, call: Call) -> None:
         await context.write(response)
 
 
-def _word(is_stream: bool) -> str:
-    return "stream" if is_stream else "unary"
-
-
 class _Requests:
     """The requests of a call, as its method iterates over them."""
 
-    def __init__(self, call: Call, decode: Callable[[bytes], Any] | None) -> None:
+    def __init__(self, call: Call, decode: Callable[[bytes], Any]) -> None:
         self._queue = call.requests
-        self._decode = decode or bytes
+        self._decode = decode
 
     def __aiter__(self) -> Self:
         return self

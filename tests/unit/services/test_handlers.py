@@ -13,6 +13,9 @@ from services.common.handlers import CallInterceptor
 class EndedCall:
     """The context of a call that has ended: its status cannot be sent."""
 
+    async def read(self) -> bytes:
+        return b""
+
     def set_trailing_metadata(self, metadata: Any) -> None:
         self.metadata = metadata
 
@@ -30,5 +33,5 @@ async def test_an_error_after_the_end_of_a_call_is_no_traceback() -> None:
     details = type("Details", (), {"method": "/flyserve.v1.Generation/Generate"})()
     handler = await CallInterceptor().intercept_service(found, details)
     with pytest.raises(asyncio.CancelledError):
-        await handler.unary_unary(b"", context := EndedCall())
+        await handler.stream_unary((), context := EndedCall())
     assert context.metadata
