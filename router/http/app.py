@@ -1,10 +1,8 @@
 """Assemble the HTTP application."""
 
-import asyncio
 from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -18,6 +16,7 @@ from router.http.chat import Chat
 from router.http.completions import Completions
 from router.http.endpoints import Generate, InfoEndpoints
 from router.http.errors import reply_to
+from router.http.metrics_page import MetricsPage
 from router.http.middleware import (
     REQUEST_ID,
     AllowedHosts,
@@ -60,10 +59,6 @@ def create_app(
     async def openapi(request: Request) -> Response:
         return Response(document, media_type="application/json")
 
-    async def metrics(request: Request) -> Response:
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(await asyncio.to_thread(encode, registry), headers={"content-type": content_type})
-
     routes = [
         Route("/v1/completions", completions, methods=["POST"]),
         Route("/v1/chat/completions", chat, methods=["POST"]),
@@ -71,7 +66,7 @@ def create_app(
         *InfoEndpoints(service, config).routes,
         *TokenizationEndpoints(service, config).routes,
         Route("/openapi.json", openapi, methods=["GET"]),
-        Route("/metrics", metrics, methods=["GET"]),
+        Route("/metrics", MetricsPage(registry).send, methods=["GET"]),
         *playground_routes(config, model),
     ]
     handlers = {HTTPException: _reject}
