@@ -18,6 +18,11 @@ DEMO_TOKENS = "8e830d8de2606b39a6ecc4b33a4c4ea2"
 """Hash of the token map of the demo's target, which solves problems of its own kinds only."""
 _STATIC = Path(__file__).parent / "static"
 _PAGE = "index.html"
+_MOUNT = "/playground"
+ASSETS = frozenset(
+    f"{_MOUNT}/{file.relative_to(_STATIC).as_posix()}" for file in _STATIC.rglob("*") if file.is_file()
+)
+"""Paths of the page's files, which are the same in every deployment."""
 _POLICY = {
     "default-src": "'none'",
     "script-src": "'self'",
@@ -50,8 +55,8 @@ def playground_routes(config: RouterConfig, model: ModelFiles) -> list[BaseRoute
 
     return [
         Route("/", page),
-        Route("/playground/settings.json", send_settings),
-        Mount("/playground", files),
+        Route(f"{_MOUNT}/settings.json", send_settings),
+        Mount(_MOUNT, files),
     ]
 
 
