@@ -15,6 +15,7 @@ from flyserve.v1.generation_pb2_grpc import add_GenerationServicer_to_server
 from router.admission.load_reporter import LoadReporter
 from router.config import RouterConfig
 from router.generation.context import RouterContext
+from router.generation.log_limit import LogLimit
 from router.generation.observation import record_rejection
 from router.http.app import create_app
 from router.http.connections import ConnectionPool
@@ -59,7 +60,8 @@ async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
     context = await _create_context(config, clock, model, replicas, telemetry)
     service = GenerationService(context)
     byte_limits = ByteLimits(config.max_body_bytes_in_all, config.max_body_bytes_per_key)
-    quotas = Quotas(clock, byte_limits, partial(record_rejection, context.metrics, "quota"))
+    on_rejection = partial(record_rejection, context.metrics, context.rejection_log, "quota")
+    quotas = Quotas(clock, byte_limits, on_rejection)
     tasks = await _start_tasks(service, config, clock, identity)
     sidecars = []
     if config.http_port is not None:
@@ -112,6 +114,7 @@ async def _create_context(
         clock=clock,
         tracer=telemetry.tracer,
         metrics=RouterMetrics(telemetry.registry, config.served_name, replicas.drafters.acceptances),
+        rejection_log=LogLimit(clock),
     )
 
 

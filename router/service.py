@@ -134,7 +134,9 @@ class GenerationService:
         started, deadline = clock.now(), Deadline(clock, time_remaining_s)
         caller = current_caller()
         tenant = current_tenant()
-        with observed_request(context.metrics, context.tracer, clock, traceparent) as observed:
+        with observed_request(
+            context.metrics, context.tracer, clock, context.rejection_log, traceparent
+        ) as observed:
             admission = self._admission_of(request)
             is_draft = admission is self._draft_admission
             if not is_admitted and (not is_draft or self.draft_model is not None):
@@ -166,7 +168,7 @@ class GenerationService:
         try:
             self._admission.check(current_tenant(), Deadline(context.clock, None))
         except Overloaded:
-            record_rejection(context.metrics, "queue")
+            record_rejection(context.metrics, context.rejection_log, "queue")
             raise
 
     def num_at_once(self, request: GenerateRequest) -> int:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from flyserve.core.clock import Clock
 from router.config import RouterConfig
+from router.generation.log_limit import LogLimit
 from router.metrics import RouterMetrics
 from router.replicas.directory import ReplicaDirectory
 from router.replicas.draft_model import DraftModel
@@ -26,3 +27,4 @@ class RouterContext:
     clock: Clock
     tracer: Tracer | None
     metrics: RouterMetrics
+    rejection_log: LogLimit

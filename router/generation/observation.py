@@ -1,4 +1,4 @@
-"""Telemetry of one request: a span with an event per round, its metrics, and one log line at its end."""
+"""Telemetry of one request: a span with an event per round, its metrics, and a log line at its end."""
 
 import asyncio
 import logging
@@ -10,6 +10,7 @@ from flyserve.core.clock import Clock
 from flyserve.core.errors import FlyServeError, InternalError, Overloaded
 from flyserve.core.response import Round, Statistics
 from flyserve.core.types import FinishReason
+from router.generation.log_limit import LogLimit
 from router.metrics import UNKNOWN, RouterMetrics
 from router.requests.request import PreparedRequest
 from router.security.callers import current_caller
@@ -21,11 +22,11 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def observed_request(
-    metrics: RouterMetrics, tracer: Tracer | None, clock: Clock, traceparent: str
+    metrics: RouterMetrics, tracer: Tracer | None, clock: Clock, rejection_log: LogLimit, traceparent: str
 ) -> Iterator["RequestTelemetry"]:
     """Record the block as one request; `traceparent` is the client's, or empty."""
     with record_span(tracer, "generate", traceparent) as span:
-        request = RequestTelemetry(metrics, span, clock)
+        request = RequestTelemetry(metrics, span, clock, rejection_log)
         error: BaseException | None = None
         try:
             yield request
@@ -39,9 +40,12 @@ def observed_request(
 class RequestTelemetry:
     """Records the stages of one request."""
 
-    def __init__(self, metrics: RouterMetrics, span: Span | None, clock: Clock) -> None:
+    def __init__(
+        self, metrics: RouterMetrics, span: Span | None, clock: Clock, rejection_log: LogLimit
+    ) -> None:
         """Start now."""
         self._metrics = metrics
+        self._rejection_log = rejection_log
         self._span = span
         self._clock = clock
         self._started = self._accepted_at = clock.now()
@@ -80,15 +84,19 @@ class RequestTelemetry:
         self._metrics.request_duration.labels(self._mode).observe(seconds)
         if self._span is not None:
             self._span.set_attribute("outcome", outcome)
-        figures = {"mode": self._mode, "outcome": outcome, "seconds": seconds}
-        logger.info("request ended", extra={FIGURES: {**figures, **_api_key()}})
+        unlogged = self._rejection_log.figures() if self._mode == UNKNOWN else {}
+        if unlogged is not None:
+            figures = {"mode": self._mode, "outcome": outcome, "seconds": seconds}
+            logger.info("request ended", extra={FIGURES: {**figures, **unlogged, **_api_key()}})
 
 
-def record_rejection(metrics: RouterMetrics, limit: str) -> None:
+def record_rejection(metrics: RouterMetrics, rejection_log: LogLimit, limit: str) -> None:
     """Record a request that `limit`, a quota or the queue, rejects before its prompt is known."""
     outcome = outcome_of(Overloaded(""))
     metrics.requests.labels(UNKNOWN, outcome).inc()
-    logger.info("request rejected", extra={FIGURES: {"outcome": outcome, "limit": limit, **_api_key()}})
+    if (unlogged := rejection_log.figures()) is not None:
+        figures = {"outcome": outcome, "limit": limit, **unlogged}
+        logger.info("request rejected", extra={FIGURES: {**figures, **_api_key()}})
 
 
 def _api_key() -> dict[str, str]:

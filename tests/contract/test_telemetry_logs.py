@@ -9,8 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
+from flyserve.v1 import generation_pb2 as pb
+from router.generation import log_limit
+from router.security.keys import issue_key
 from services.common.telemetry.config import TelemetryConfig
 from services.common.telemetry.logs import formatter
 from tests.contract.fakes import FakeTarget, HashModel, dies_at, save_tokenizer
@@ -59,6 +63,25 @@ async def test_requests_are_logged_by_id_without_their_texts(tmp_path: Path, log
     everything = "\n".join(log.lines)
     for said in (PROMPT, "quick brown", "never said", answer.text, answer.text[:8], ids):
         assert said not in everything
+
+
+async def test_rejected_requests_of_a_key_have_one_line_in_a_while(
+    tmp_path: Path, log: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_limit, "_SECOND_S", 1e9)
+    file = tmp_path / "keys.yaml"
+    limits = ({"requests_per_minute": 1}, {})
+    tokens = [issue_key(file, name, dict(each)) for name, each in zip("ab", limits, strict=True)]
+    security = {"auth_tokens_file": str(file)}
+    async with running(save_tokenizer(tmp_path), [FakeTarget(HashModel())], security=security) as rig:
+        for token in tokens:
+            for _ in range(20):
+                with pytest.raises(grpc.aio.AioRpcError):
+                    metadata = (("authorization", f"Bearer {token}"),)
+                    await rig.stub.Generate(pb.GenerateRequest(), metadata=metadata)
+    lines = [json.loads(line) for line in log.lines]
+    found = [(line["message"], line["api_key"]) for line in lines if "api_key" in line]
+    assert found == [("request ended", "a"), ("request ended", "b")]
 
 
 async def test_a_stream_that_fails_is_logged_with_its_request(tmp_path: Path, log: Lines) -> None:
