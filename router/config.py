@@ -179,7 +179,8 @@ class RouterSection(Config):
 
     max_body_bytes_in_all: int = Field(512 << 20, ge=1)
     """Most bytes that the bodies of all requests have together, from their announcement to the end of their
-    responses; further requests are rejected with a retry delay before they are read."""
+    responses; further requests are rejected with a retry delay before they are read. Without API keys the
+    requests of one address have at most half of the bytes that others leave, but always one body."""
 
     max_body_bytes_per_key: int = Field(128 << 20, ge=1)
     """Most of these bytes for the requests of one API key."""

@@ -26,9 +26,9 @@ from router.replicas.directory import ReplicaDirectory
 from router.replicas.draft_model import DraftModel
 from router.replicas.replica import ProbeConfig
 from router.requests.grammars import Grammars
-from router.security.callers import call_quotas, public_access_policy
+from router.security.callers import public_access_policy
 from router.security.keys import Keys
-from router.security.quotas import ByteLimits, Quotas
+from router.security.quotas import ByteLimits, Quotas, call_quotas
 from router.service import GenerationService
 from router.servicer import SERVICE_NAME, GenerationServicer
 from services.common.blocking import in_daemon_thread

@@ -21,7 +21,6 @@ from flyserve.wire.generation import (
 )
 from router.config import LimitsConfig
 from router.cost import cpu_s, num_values, off_loop
-from router.security.peers import set_peer
 from router.service import GenerationService, Header
 from services.common.telemetry.tracing import traceparent_in
 
@@ -58,7 +57,6 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         async def collect(chunk: Chunk) -> None:
             chunks[chunk.choice_index].append(chunk)
 
-        set_peer(context.peer())
         _check_version(context)
         trace = traceparent_in(context.invocation_metadata())
         header = await self._service.serve(
@@ -75,7 +73,6 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
             make = partial(chunk_to_wire, chunk)
             await context.write(await off_loop(_cost_s(request, [chunk]), make) if chunk.prompt else make())
 
-        set_peer(context.peer())
         _check_version(context)
         trace = traceparent_in(context.invocation_metadata())
         await self._service.serve(self._request(request), context.time_remaining(), emit, trace)

@@ -21,7 +21,6 @@ from router.http.models import ServedModels
 from router.http.objects import Health, ModelList, ResponseModel, Version
 from router.http.responder import Responder
 from router.security.callers import current_caller
-from router.security.peers import set_peer
 from router.security.quotas import Quotas
 from router.service import GenerationService
 from services.common.telemetry.tracing import TRACEPARENT
@@ -49,7 +48,6 @@ class Generate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        set_peer(request.client.host if request.client else "")
         body = await read_object(request, self._config.http)
         await while_connected(receive, self._respond(request, body, send))
 

@@ -14,6 +14,7 @@ from router.http.errors import Rejected, reply_to
 from router.http.playground.routes import ASSETS
 from router.security.callers import AUTHORIZATION, current_caller, set_caller
 from router.security.keys import Keys
+from router.security.peers import current_tenant, set_peer
 from router.security.quotas import Quotas
 
 REQUEST_ID = "X-Request-Id"
@@ -131,12 +132,14 @@ class Metering:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or raise Overloaded."""
+        client = scope["client"]
+        set_peer(client[0] if client else "")
         if scope["method"] in _FREE:
             await self._app(scope, receive, send)
             return
         # NOTE: a body that is longer than allowed is rejected where it is read; it never takes more.
         announced = min(int(Headers(scope=scope).get("content-length", 0)), self._max_body_bytes)
-        with self._quotas.admitted(current_caller(), announced) as hold:
+        with self._quotas.admitted(current_caller(), announced, current_tenant()) as hold:
 
             async def counting() -> Message:
                 message = await receive()

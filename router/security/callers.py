@@ -1,13 +1,11 @@
 """The caller of the current request, set by the check that accepted it; the access to the gRPC server."""
 
-from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
 from router.security.keys import ANONYMOUS, Caller, Keys
-from router.security.quotas import Quotas
-from services.common.handlers import Admit, Check, HoldBytes
+from services.common.handlers import Admit, Check
 from services.common.security.access_policy import AccessPolicy
 from services.common.security.config import PublicSecurityConfig
 from services.common.security.identity import Identity
@@ -36,17 +34,6 @@ def key_check(keys: Keys) -> Check:
         set_caller(keys.caller(values[0] if len(values) == 1 and isinstance(values[0], str) else ""))
 
     return check
-
-
-def call_quotas(quotas: Quotas, service: str) -> Admit:
-    """Return a block that counts each call of a service, except `Info`, and the bytes of its request."""
-
-    def admit(method: str) -> AbstractContextManager[HoldBytes]:
-        if method.startswith(f"/{service}/") and not method.endswith("/Info"):
-            return quotas.admitted(current_caller())
-        return nullcontext(lambda num_bytes: None)
-
-    return admit
 
 
 def public_access_policy(

@@ -2,14 +2,16 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import NoReturn
 
 from flyserve.core.clock import Clock
 from flyserve.core.errors import InvalidRequest, Overloaded
+from router.security.callers import current_caller
 from router.security.keys import Caller
-from services.common.handlers import HoldBytes
+from router.security.peers import current_tenant, set_peer
+from services.common.handlers import Admit, Context, HoldBytes
 
 _RETRY_AFTER_S = 1.0
 _MINUTE_S = 60.0
@@ -38,17 +40,23 @@ class Quotas:
         self._bytes: Counter[str] = Counter()
 
     @contextmanager
-    def admitted(self, caller: Caller, num_bytes: int = 0) -> Iterator[HoldBytes]:
+    def admitted(self, caller: Caller, num_bytes: int = 0, tenant: str = "") -> Iterator[HoldBytes]:
         """Count a request, and the bytes of its body that are known so far, while the block runs.
 
-        Raise Overloaded if the caller has reached its concurrent requests or its requests per minute, or if
-        it, or all callers together, hold too many bytes.
+        `tenant` is that of the request. Raise Overloaded if the caller has reached its concurrent requests or
+        its requests per minute, or if it, its tenant, or all callers together hold too many bytes.
         """
-        with _adding(self._bytes, caller.name) as add_bytes:
+        tenant = caller.name or tenant
+        with _adding(self._bytes, tenant) as add_bytes:
+            held = 0
 
             def hold(number: int) -> None:
+                nonlocal held
                 self._check_bytes(caller, number)
+                if number and not caller.name and self._bytes[tenant] > held:
+                    self._check_share(tenant, number)
                 add_bytes(number)
+                held += number
 
             hold(num_bytes)
             with self._counted(caller, 1):
@@ -83,6 +91,14 @@ class Quotas:
         if self._bytes.total() + number > in_all:
             self._reject(f"the bodies of all requests may have {in_all} bytes (router.max_body_bytes_in_all)")
 
+    def _check_share(self, tenant: str, number: int) -> None:
+        """Leave to others half of the bytes that are free for this tenant, which has other requests."""
+        in_all, held = self._byte_limits.in_all, self._bytes[tenant]
+        most = (in_all - self._bytes.total() + held) // 2
+        if held + number > most:
+            found = f"the bodies of one address may have half of the bytes that others leave, now {most}"
+            self._reject(f"{found} (router.max_body_bytes_in_all)")
+
     def _check_number(self, caller: Caller, number: int) -> None:
         most = caller.max_concurrent
         if most is not None and self._at_once[caller.name] + number > most:
@@ -103,6 +119,18 @@ class Quotas:
     def _reject(self, message: str, retry_after_s: float = _RETRY_AFTER_S) -> NoReturn:
         self._on_rejection()
         raise Overloaded(message, retry_after_s)
+
+
+def call_quotas(quotas: Quotas, service: str) -> Admit:
+    """Return a block that counts each call of a service, except `Info`, and the bytes of its request."""
+
+    def admit(method: str, context: Context) -> AbstractContextManager[HoldBytes]:
+        set_peer(context.peer())
+        if method.startswith(f"/{service}/") and not method.endswith("/Info"):
+            return quotas.admitted(current_caller(), tenant=current_tenant())
+        return nullcontext(lambda num_bytes: None)
+
+    return admit
 
 
 @contextmanager

@@ -24,7 +24,7 @@ Check = Callable[[str, Context], None]
 """Raises Unauthenticated if a call of this method must be rejected."""
 HoldBytes = Callable[[int], None]
 """Counts further bytes of a request until it ends; raises Overloaded above a limit."""
-Admit = Callable[[str], AbstractContextManager[HoldBytes]]
+Admit = Callable[[str, Context], AbstractContextManager[HoldBytes]]
 """Opens the block of a call of this method; raises Overloaded. A stream of requests counts no bytes."""
 Around = Callable[[Context], AbstractAsyncContextManager[HoldBytes]]
 """Opens the block in which the request of a call is read and its method runs."""
@@ -75,7 +75,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             return nullcontext(_hold_nothing)
         if self._check is not None:
             self._check(method, context)
-        return nullcontext(_hold_nothing) if self._admit is None else self._admit(method)
+        return nullcontext(_hold_nothing) if self._admit is None else self._admit(method, context)
 
 
 def _hold_nothing(num_bytes: int) -> None:

@@ -12,9 +12,10 @@ import pytest
 from router.security.keys import issue_key
 from services.common import handlers
 from tests.contract.fakes import FakeTarget, HashModel, save_tokenizer
+from tests.contract.http_rig import serving_http
 from tests.contract.router_rig import Rig, running
 from tests.contract.test_router_keys import METHODS
-from tests.contract.wire_rig import LIMIT_S
+from tests.contract.wire_rig import LIMIT_S, connected_to, request, sent
 
 TOKENIZE = "/flyserve.v1.Generation/Tokenize"
 
@@ -55,6 +56,22 @@ async def test_a_request_that_does_not_come_ends_its_call(
             assert await ended.details() == "request is missing"
         monkeypatch.setattr(handlers, "_REQUEST_S", 0.1)
         assert await begun(rig, TOKENIZE, key).details() == "request did not arrive within 0.1 s"
+
+
+async def test_without_keys_an_address_leaves_bytes_to_others(tmp_path: Path) -> None:
+    config = {"http": {"max_body_bytes": 4 << 20}, "max_body_bytes_in_all": 8 << 20}
+    type_, length = "Content-Type: application/json", f"Content-Length: {4 << 20}"
+    announced = request("POST /tokenize HTTP/1.1", type_, "Expect: 100-continue", length)
+    async with serving_http(tmp_path, **config) as rig, asyncio.timeout(LIMIT_S):
+        async with connected_to(rig.url) as (reader, writer):
+            writer.write(announced)
+            await reader.readuntil(b"100 Continue")
+            assert b"the bodies of one address may have half" in await sent(rig.url, announced)
+            with pytest.raises(grpc.aio.AioRpcError, match="the bodies of one address may have half"):
+                await rig.rig.channel.unary_unary(TOKENIZE)(bytes(1 << 20))
+            writer.write(b" " * (4 << 20))
+            assert b" 400 " in await reader.readuntil(b"}}")
+        assert (await rig.post("/tokenize", b" " * (4 << 20))).status_code == 400
 
 
 async def test_a_compressed_request_counts_by_its_length(tmp_path: Path) -> None:

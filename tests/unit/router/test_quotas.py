@@ -81,6 +81,25 @@ def test_bytes_are_limited_for_a_key_and_for_all() -> None:
     assert not is_rejected(found.admitted(ANONYMOUS, 100))
 
 
+def test_an_address_without_a_key_leaves_half_of_the_bytes_to_others() -> None:
+    found = quotas()
+    first, second = (
+        lambda number, of=of: found.admitted(ANONYMOUS, number, of) for of in ("1.1.1.1", "2.2.2.2")
+    )
+    with first(50):
+        assert is_rejected(first(1)) and not is_rejected(second(50))
+        with first(0) as hold, pytest.raises(Overloaded, match="one address may have half of the bytes"):
+            hold(1)
+        with second(20):
+            assert not is_rejected(second(5)) and is_rejected(second(6))
+            with found.admitted(BOB, 30):
+                pass
+    with first(100):
+        pass
+    with first(10) as hold:
+        hold(90)
+
+
 class Running(NamedTuple):
     """A request that runs, and the bytes that it holds."""
 
@@ -107,19 +126,25 @@ class Requests:
 
     def receive(self, place: int, number: int) -> None:
         request = self.running[place]
-        with self.expected(self.is_too_much(request.caller, number)):
+        with self.expected(self.is_too_much(request.caller, number, sum(request.held))):
             request.hold(number)
             request.held.append(number)
 
     def end(self, place: int) -> None:
         self.running.pop(place).stack.close()
 
-    def is_too_much(self, caller: Caller, number: int) -> bool:
+    def is_too_much(self, caller: Caller, number: int, of_request: int = 0) -> bool:
         held = [(each.caller, sum(each.held)) for each in self.running.values()]
         of_caller = sum(each for owner, each in held if owner is caller)
-        return (caller is not ANONYMOUS and of_caller + number > 60) or sum(
-            each for _, each in held
-        ) + number > 100
+        in_all = sum(each for _, each in held)
+        if (
+            caller is ANONYMOUS
+            and number
+            and of_caller > of_request
+            and of_caller + number > (100 - in_all + of_caller) // 2
+        ):
+            return True
+        return (caller is not ANONYMOUS and of_caller + number > 60) or in_all + number > 100
 
     def expected(self, is_rejected: bool) -> AbstractContextManager[Any]:
         return pytest.raises(Overloaded) if is_rejected else ExitStack()
