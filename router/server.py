@@ -1,6 +1,7 @@
 """Build a router: connect its parts to a host."""
 
 import logging
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 
@@ -34,10 +35,16 @@ from router.servicer import SERVICE_NAME, GenerationServicer
 from services.common.blocking import in_daemon_thread
 from services.common.endpoint_sources import EndpointSource, ListedEndpointSource, RegistryEndpointSource
 from services.common.host import Host, Service
+from services.common.open_files import most_open_files, raise_file_limit
 from services.common.security.identity import Identity
 from services.common.telemetry.process import Telemetry
 
 logger = logging.getLogger(__name__)
+
+_IDLE_S = 60.0
+"""Time without a call after which a connection over gRPC is closed; its client reconnects by itself."""
+_MOST_CONNECTIONS = 4096
+"""Most connections over gRPC; further ones are closed."""
 
 
 async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
@@ -73,9 +80,19 @@ async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
         access_policy=public_access_policy(
             config.security, identity, keys, call_quotas(quotas, SERVICE_NAME)
         ),
-        options=(("grpc.max_connection_age_ms", int(config.max_connection_age_s * 1000)),),
+        options=_connection_options(config),
         sidecars=tuple(sidecars),
         telemetry=telemetry,
+    )
+
+
+def _connection_options(config: RouterConfig) -> Sequence[tuple[str, int]]:
+    """Return gRPC's limits of client connections; most files are for replicas and the HTTP API."""
+    raise_file_limit()
+    return (
+        ("grpc.max_connection_age_ms", int(config.max_connection_age_s * 1000)),
+        ("grpc.max_connection_idle_ms", int(_IDLE_S * 1000)),
+        ("grpc.max_allowed_incoming_connections", max(1, min(_MOST_CONNECTIONS, most_open_files() // 4))),
     )
 
 

@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
+from flyserve.v1 import generation_pb2 as pb
+from router import server
 from router.security.keys import issue_key
 from services.common import handlers
 from tests.contract.fakes import FakeTarget, HashModel, save_tokenizer
@@ -83,11 +86,38 @@ async def test_a_compressed_request_counts_by_its_length(tmp_path: Path) -> None
             assert error.value.code().name == code
 
 
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+
+
+async def test_connections_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_MOST_CONNECTIONS", 2)
+    async with locked(tmp_path) as (rig, key), asyncio.timeout(LIMIT_S):
+        tokenized = partial(
+            rig.stub.Tokenize, pb.TokenizeRequest(text="x"), metadata=key, wait_for_ready=True
+        )
+        async with AsyncExitStack() as stack:
+            for _ in range(2):
+                reader, writer = await stack.enter_async_context(connected_to(rig.addresses[0]))
+                writer.write(PREFACE)
+                assert await reader.read(1)
+            assert await sent(rig.addresses[0], PREFACE) == b""
+        assert (await tokenized()).tokens, "the others have ended"
+
+
+async def test_idle_connections_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_IDLE_S", 0.1)
+    async with locked(tmp_path) as (rig, key), asyncio.timeout(LIMIT_S):
+        assert await sent(rig.addresses[0], PREFACE), "gRPC says that it closes"
+        for _ in range(2):
+            assert (await rig.stub.Tokenize(pb.TokenizeRequest(text="x"), metadata=key)).tokens
+            await sent(rig.addresses[0], PREFACE)
+
+
 async def test_a_connection_has_a_maximum_of_calls(tmp_path: Path) -> None:
     async with locked(tmp_path) as (rig, _), asyncio.timeout(LIMIT_S):
         host, _, port = rig.addresses[0].rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0")
+        writer.write(PREFACE)
         length = int.from_bytes(await reader.readexactly(3), "big")
         settings = (await reader.readexactly(6 + length))[6:]
         found = {settings[at : at + 2]: settings[at + 2 : at + 6] for at in range(0, length, 6)}
