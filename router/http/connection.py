@@ -3,10 +3,12 @@
 import asyncio
 import json
 from collections.abc import Awaitable
+from typing import TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Send
 
+T = TypeVar("T")
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -17,8 +19,8 @@ _LINE_ENDS = tuple((end.encode(), json.dumps(end)[1:-1].encode()) for end in "\u
 """Characters at which some clients cut a line although events do not end there, and their escapes in JSON."""
 
 
-async def while_connected(receive: Receive, work: Awaitable[None]) -> None:
-    """Do the work; if the client disconnects first, cancel the work and raise ClientDisconnect.
+async def while_connected(receive: Receive, work: Awaitable[T]) -> T:
+    """Return the result of the work; if the client disconnects first, cancel it and raise ClientDisconnect.
 
     `receive` reports the end of the connection; the body has been read from it. The work has always ended
     when this returns or raises; its own errors are raised.
@@ -35,7 +37,7 @@ async def while_connected(receive: Receive, work: Awaitable[None]) -> None:
 
     num_cancelled, watching = working.cancelling(), asyncio.create_task(watch())
     try:
-        await work
+        return await work
     except asyncio.CancelledError:
         # NOTE: as in `asyncio.timeout`: a cancellation of the request from elsewhere stays in force.
         if has_left and working.uncancel() <= num_cancelled:

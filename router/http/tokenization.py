@@ -11,10 +11,11 @@ from starlette.routing import Route
 from flyserve.core.errors import InvalidRequest
 from router.config import RouterConfig
 from router.cost import cpu_s, off_loop
+from router.http.connection import while_connected
 from router.http.endpoints import send_json
 from router.http.errors import renamed
 from router.http.fields import Count
-from router.http.json_body import read_object
+from router.http.json_body import JsonBody, read_object
 from router.http.messages import Messages, TemplateFields, conversation_of
 from router.http.models import ServedModels
 from router.http.objects import Detokenized, Tokenized, TokenizerInfo
@@ -72,23 +73,26 @@ class TokenizationEndpoints:
 
     async def tokenize(self, request: Request) -> Response:
         given = await read_object(request, self._config.http)
+        return await while_connected(request.receive, self._tokenize(given))
+
+    async def detokenize(self, request: Request) -> Response:
+        given = await read_object(request, self._config.http)
+        work = off_loop(given.cost_s, lambda: self._detokenized(given.fields))
+        return await while_connected(request.receive, work)
+
+    async def info(self, request: Request) -> Response:
+        return send_json(TokenizerInfo(**self._service.texts.tokenizer_info()))
+
+    async def _tokenize(self, given: JsonBody) -> Response:
         found = await off_loop(given.cost_s, lambda: self._tokenized(given.fields))
         limit = (await self._service.describe()).target.context_length or None
         cost_s = cpu_s(values=found.count)
         return await off_loop(cost_s, lambda: send_json(found.model_copy(update={"max_model_len": limit})))
 
-    async def detokenize(self, request: Request) -> Response:
-        given = await read_object(request, self._config.http)
-
-        def answer() -> Response:
-            body = parse(DetokenizeRequest, given.fields, self._config.limits)
-            self._require(body.model)
-            return send_json(Detokenized(prompt=self._service.texts.detokenize(body.tokens)))
-
-        return await off_loop(given.cost_s, answer)
-
-    async def info(self, request: Request) -> Response:
-        return send_json(TokenizerInfo(**self._service.texts.tokenizer_info()))
+    def _detokenized(self, fields: Mapping[str, Any]) -> Response:
+        body = parse(DetokenizeRequest, fields, self._config.limits)
+        self._require(body.model)
+        return send_json(Detokenized(prompt=self._service.texts.detokenize(body.tokens)))
 
     def _tokenized(self, fields: Mapping[str, Any]) -> Tokenized:
         """Return the tokens of a body's text or conversation; the model's length is not known here."""

@@ -1,5 +1,6 @@
 """The tokenizer over HTTP, in vLLM's shapes; what the server says of itself."""
 
+import asyncio
 import json
 import shutil
 from pathlib import Path
@@ -11,11 +12,13 @@ from tokenizers.processors import TemplateProcessing
 
 from flyserve.core.errors import ConfigError
 from router.config import HttpConfig
+from router.http import tokenization
 from router.security.keys import issue_key
 from services.common.config import parse
 from tests.contract.fakes import save_tokenizer
 from tests.contract.http_rig import MODEL, HttpRig, error_of, serving_http
 from tests.contract.scripted import SeededModel
+from tests.contract.wire_rig import LIMIT_S, connected_to, post
 
 TEMPLATES = Path(__file__).parents[1] / "data/chat_templates"
 HELLO = [{"role": "user", "content": "hello"}]
@@ -154,6 +157,27 @@ async def test_bad_input_is_named(rig: HttpRig) -> None:
     for path, body in (("/tokenize", {"prompt": "a"}), ("/detokenize", {"tokens": [1]})):
         response = await rig.post(path, {"model": "gpt-4", **body})
         assert (response.status_code, error_of(response)["code"]) == (404, "model_not_found")
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/detokenize"])
+async def test_work_ends_with_the_connection(
+    rig: HttpRig, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    has_begun, has_ended = asyncio.Event(), asyncio.Event()
+
+    async def work(*_: Any) -> None:
+        has_begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            has_ended.set()
+
+    monkeypatch.setattr(tokenization, "off_loop", work)
+    async with asyncio.timeout(LIMIT_S):
+        async with connected_to(rig.url) as (_, writer):
+            writer.write(post(path))
+            await has_begun.wait()
+        await has_ended.wait()
 
 
 async def test_models_tell_names_and_no_folder(tmp_path: Path) -> None:
