@@ -4,6 +4,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from router.text.growing_text import GrowingText
+
 
 class _Group(NamedTuple):
     """Tokens with one text, such as those of one character.
@@ -25,7 +27,7 @@ class ContentTokens:
     """
 
     def __init__(self) -> None:
-        self._text = ""
+        self._text = GrowingText()
         self._groups = deque[_Group]()
         self._num_without_text = 0
 
@@ -42,7 +44,8 @@ class ContentTokens:
             content: Text that has left it since the last call as content.
         """
         length = max(0, len(self._text) - num_withheld)
-        yield from self._settled(length, self._text.rfind(content, 0, length), content)
+        if length:
+            yield from self._settled(length, str(self._text).rfind(content, 0, length), content)
 
     def finish(self, text: str, content: str) -> Iterator[bool]:
         """Yield it for the rest, after the last text, which is of the tokens that had none so far.
@@ -50,13 +53,13 @@ class ContentTokens:
         Text after a stop string is dropped, so here the content comes first.
         """
         self._add(text)
-        yield from self._settled(len(self._text), self._text.find(content), content)
+        yield from self._settled(len(self._text), str(self._text).find(content), content)
         yield from [False] * self._num_without_text
 
     def _add(self, text: str) -> None:
         if text:
             self._groups.append(_Group(len(self._text), self._num_without_text))
-            self._text += text
+            self._text.add(text)
             self._num_without_text = 0
 
     def _settled(self, length: int, start: int, content: str) -> Iterator[bool]:
@@ -72,5 +75,5 @@ class ContentTokens:
 
     def _drop(self, length: int) -> None:
         if length:
-            self._text = self._text[length:]
+            self._text.add(self._text.take()[length:])
             self._groups = deque(each._replace(start=each.start - length) for each in self._groups)

@@ -67,7 +67,7 @@ class DeepSeek(ToolParser):
         if not self._takes(char):
             self._give_back()
             return text
-        self._raw += char
+        self._raw.add(char)
         return text[1:]
 
     def _takes(self, char: str) -> bool:
@@ -105,7 +105,9 @@ class DeepSeek(ToolParser):
         is_over = following is _State.CONTENT or self._state is _State.TAIL
         if is_over:
             self._sink.end_content()
-        self._raw = "" if is_over else self._raw + marker
+            self._raw.take()
+        else:
+            self._raw.add(marker)
         self._state = following
         if following is _State.HEAD:
             self._head = self._body = ""

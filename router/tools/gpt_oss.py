@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from router.text.growing_text import GrowingText
 from router.tools.channels import CALL, CHANNELS, CONSTRAIN, tool_of
 from router.tools.json_call import ArgumentsReader
 from router.tools.lark import Write, literal
@@ -34,7 +35,7 @@ class GptOss(ToolParser):
         name = tool_of(header)
         if name not in self._sink.tools:
             return False
-        self._reader, self._raw = ArgumentsReader(self._sink, name), header
+        self._reader, self._raw = ArgumentsReader(self._sink, name), GrowingText(header)
         return True
 
     def _outside(self, text: str) -> str:

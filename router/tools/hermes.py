@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from flyserve.core.markers import HERMES_CALL
+from router.text.growing_text import GrowingText
 from router.tools.json_call import CallReader, Reader
 from router.tools.lark import Write, json_object
 from router.tools.parser import ToolParser
@@ -40,7 +41,7 @@ class Hermes(ToolParser):
 
     def _on_marker(self, marker: str) -> None:
         if marker == _OPEN:
-            self._reader, self._raw = self._new_reader(), marker
+            self._reader, self._raw = self._new_reader(), GrowingText(marker)
         elif self._awaits_close:
             self._sink.end_content()
         else:

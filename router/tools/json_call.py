@@ -4,6 +4,7 @@ import json
 from enum import Enum, auto
 from typing import Protocol
 
+from router.text.growing_text import GrowingText
 from router.tools.parts import Sink
 
 _WHITE = " \t\r\n"
@@ -131,7 +132,7 @@ class CallReader:
         self._key = ""
         self._text = ""
         self._value = JsonValue()
-        self._early = ""
+        self._early = GrowingText()
         """Arguments that came before the name."""
         self._arguments: str | None = None
 
@@ -196,9 +197,9 @@ class CallReader:
         if self.has_begun:
             self._sink.arguments(char)
         else:
-            self._early += char
+            self._early.add(char)
         if is_last:
-            self._arguments = self._early
+            self._arguments = self._early.take()
             self._expects = self._comma
         return Step.MORE
 

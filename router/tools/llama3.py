@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from flyserve.core.markers import LLAMA3_CALL
+from router.text.growing_text import GrowingText
 from router.tools.json_call import CallReader
 from router.tools.lark import Write, json_object
 from router.tools.parser import ToolParser
@@ -39,7 +40,7 @@ class Llama3(ToolParser):
         rest = text.lstrip()
         white = text[: len(text) - len(rest)]
         if self._may_begin:
-            self._raw += white
+            self._raw.add(white)
             if rest.startswith("{"):
                 self._may_begin, self._reader = False, CallReader(self._sink)
                 return rest
@@ -49,7 +50,7 @@ class Llama3(ToolParser):
         if self._is_after_call and rest.startswith((";", "{")):
             rest = rest.removeprefix(";")
             self._may_begin, self._is_after_call = True, False
-            self._raw = text[: len(text) - len(rest)]
+            self._raw = GrowingText(text[: len(text) - len(rest)])
             return rest
         self._is_after_call = self._is_after_call and not rest
         self._sink.content(text)
@@ -57,7 +58,7 @@ class Llama3(ToolParser):
 
     def _on_marker(self, marker: str) -> None:
         self._give_back()
-        self._may_begin, self._raw = True, marker
+        self._may_begin, self._raw = True, GrowingText(marker)
 
     def _ended(self) -> None:
         self._is_after_call = True

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flyserve.core.markers import Markers
+from router.text.growing_text import GrowingText
 from router.text.stop_strings import StopStrings
 from router.tools.channels import CHANNELS, LABELS, LONGEST_HEADER, MESSAGE, is_call, is_reasoning
 from router.tools.content_tokens import ContentTokens
@@ -63,7 +64,7 @@ class Message:
         self._has_channels = form.has_channels
         self._header: str | None = None
         """Header of a channel, while it is written."""
-        self._thought = self._white = ""
+        self._thought, self._white = "", GrowingText()
         self._reasoning_tokens = 0
         self._tokens = ContentTokens() if form.tracks_tokens else None
         self._settled: list[Parts] = []
@@ -86,8 +87,8 @@ class Message:
         words = header.split()
         is_of_call = is_call(header) or (bool(words) and "to=".startswith(words[-1]))
         is_text = len(words) > 1 and not is_of_call  # of a model that has left out the marker
-        if rest := header if is_text else self._white:
-            self._header, self._white = None, ""
+        if rest := header if is_text else self._white.take():
+            self._header = None
             self._answer(Symbol(rest))
         if self._calls is not None:
             self._calls.finish()
@@ -165,9 +166,9 @@ class Message:
     def _begin(self, symbol: Symbol) -> None:
         """Take the first symbols: reasoning begins before any text, or not at all."""
         if not symbol.is_marker and not symbol.text.strip():
-            self._white += symbol.text
+            self._white.add(symbol.text)
             return
-        white, self._white, self._may_think = self._white, "", False
+        white, self._may_think = self._white.take(), False
         if symbol == Symbol(self._opening, is_marker=True):
             self._is_thinking = True
             return

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from enum import Enum, auto
 
 from flyserve.core.markers import MISTRAL_CALLS
+from router.text.growing_text import GrowingText
 from router.tools.json_call import ArgumentsReader, CallReader
 from router.tools.lark import Write, json_object
 from router.tools.parser import ToolParser
@@ -66,15 +67,16 @@ class Mistral(ToolParser):
 
     def _in_list(self, char: str) -> bool:
         """Take a character between the calls of a list; return False if it has no place there."""
-        if char == "]" and self._raw.startswith(_CALLS):
+        if char == "]" and str(self._raw).startswith(_CALLS):
             return False  # a list without a call
         if char == "]":
-            self._state, self._raw = _State.CONTENT, ""
+            self._state = _State.CONTENT
+            self._raw.take()
             self._sink.end_content()
         elif char == "{":
             self._reader = CallReader(self._sink)
         elif char == "," or char.isspace():
-            self._raw += char
+            self._raw.add(char)
         else:
             return False
         return True
@@ -90,16 +92,16 @@ class Mistral(ToolParser):
             self._state = _State.LIST
         elif self._state is _State.HEAD:
             self._head += char
-        self._raw += char
+        self._raw.add(char)
         return True
 
     def _on_marker(self, marker: str) -> None:
         if marker == _CALLS:
             self._give_back()
-            self._state, self._head, self._raw = _State.HEAD, "", marker
+            self._state, self._head, self._raw = _State.HEAD, "", GrowingText(marker)
         elif self._state in (_State.HEAD, _State.ID) and self._head.strip():
             self._state = _State.ID
-            self._raw += marker
+            self._raw.add(marker)
         else:
             self._give_back()
             self._sink.content(marker)

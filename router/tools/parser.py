@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from router.text.growing_text import GrowingText
 from router.tools.json_call import Reader, Step
 from router.tools.lark import ArgumentsRule, Write
 from router.tools.parts import Sink, new_call_id
@@ -32,7 +33,7 @@ class ToolParser(ABC):
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self._reader: Reader | None = None
-        self._raw = ""
+        self._raw = GrowingText()
         """Text since the last content, while no call has begun."""
 
     @staticmethod
@@ -88,8 +89,8 @@ class ToolParser(ABC):
 
     def finish(self) -> None:
         """End the message; drop what separates calls if none follows."""
-        if self._sink.has_calls and not self._raw.strip(f"{self.separators} \n"):
-            self._raw = ""
+        if self._sink.has_calls and not str(self._raw).strip(f"{self.separators} \n"):
+            self._raw.take()
         self._give_back()
 
     @abstractmethod
@@ -113,20 +114,22 @@ class ToolParser(ABC):
         for index, char in enumerate(text):
             step = reader.push(char)
             if step is Step.BAD:
+                self._raw.add(text[:index])
                 self._give_back()
                 return text[index:]
-            if not reader.has_begun:
-                self._raw += char
             if step is Step.END:
-                self._reader, self._raw = None, ""
+                self._reader = None
+                self._raw.take()
                 self._sink.end()
                 self._ended()
                 return text[index + 1 :]
+        if not reader.has_begun:
+            self._raw.add(text)
         return ""
 
     def _give_back(self) -> None:
         """Return what was no call to the content; a call that lacks no more than its brace ends."""
-        reader, raw, self._reader, self._raw = self._reader, self._raw, None, ""
+        reader, raw, self._reader = self._reader, self._raw.take(), None
         if reader is not None and reader.is_whole:
             self._sink.end()
             self._ended()

@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from router.json_text import is_json_object
+from router.text.growing_text import GrowingText
 from router.text.stop_strings import StopStrings
 
 
@@ -96,7 +97,7 @@ class _Trimmed:
     """Text without the white space next to a marker, which is withheld until other text follows."""
 
     def __init__(self, is_beside: bool) -> None:
-        self._held = ""
+        self._held = GrowingText()
         self._has_text = False
         self._is_beside = is_beside
 
@@ -108,20 +109,21 @@ class _Trimmed:
         if self._is_beside and not self._has_text:
             text = text.lstrip()
         if not text.strip():
-            self._held += text
+            self._held.add(text)
             return ""
         self._has_text, self._is_beside = True, False
-        text = self._held + text
+        text = self._held.take() + text
         free = text.rstrip()
-        self._held = text[len(free) :]
+        self._held.add(text[len(free) :])
         return free
 
     def cut(self) -> None:
         """Drop the white space before a marker, and that after it if no text comes before or after."""
-        self._held, self._is_beside = "", True
+        self._held.take()
+        self._is_beside = True
 
     def flush(self) -> str:
-        held, self._held = self._held, ""
+        held = self._held.take()
         return "" if self._is_beside else held
 
 

@@ -108,7 +108,7 @@ class Qwen3Coder(Tagged):
             super()._on_marker(marker)
             return
         super()._on_marker(_OPEN)
-        self._raw = ""
+        self._raw.take()
         self.push(marker)
 
 
