@@ -190,7 +190,8 @@ class RouterSection(Config):
 
     replica_wait_s: float = Field(10.0, ge=0)
     """Time that a request waits for a target, or in mode `draft` for a drafter, if there is none. At most
-    `max_concurrent` + `max_queued` requests wait at once for each."""
+    `max_concurrent` + `max_queued` requests wait at once for each, and as many calls of `Info`. If more come,
+    the latest of the client with the most of them is rejected."""
 
     verify_timeout_s: float = Field(120.0, gt=0)
     """Time limit of one step of a target, without the time that the sequence waits for its place, or of a

@@ -65,6 +65,7 @@ class GenerationService:
         )
         limits = config.replica_wait_s, config.max_concurrent + config.max_queued
         self._target_wait = ReplicaWait(context.replicas.targets, "target", *limits)
+        self._info_wait = ReplicaWait(context.replicas.targets, "target", *limits)
         self._drafter_wait = ReplicaWait(context.replicas.drafters, "drafter", *limits)
         waits = self._target_wait, self._drafter_wait
         context.metrics.requests_queued.set_function(
@@ -75,8 +76,11 @@ class GenerationService:
             context.metrics.replicas.labels(role.value).set_function(partial(self._num_ready, role))
 
     async def describe(self) -> DeploymentInfo:
-        """Return the models, defaults and limits; raise NotReady if no target became ready in time."""
-        await self._target_wait.until_ready(any_replica)
+        """Return the models, defaults and limits; raise NotReady if no target became ready in time.
+
+        Its callers take no place of a request that waits for a target.
+        """
+        await self._info_wait.until_ready(current_tenant(), any_replica)
         target, drafter = self._context.replicas.paired()
         config = self._context.config
         return DeploymentInfo(
@@ -197,15 +201,15 @@ class GenerationService:
         ready = self._context.draft_model.ready()
         return roomiest(ready).info if ready else None
 
-    async def _model(self, request: GenerateRequest) -> ModelInfo:
+    async def _model(self, request: GenerateRequest, tenant: str) -> ModelInfo:
         """Return the model that decodes a request; of several replicas, that with the longest context."""
         accepts, context = self._accepts(request), self._context
         if request.speculation.mode is Mode.DRAFT:
             context.draft_model.check()
-            await self._drafter_wait.until_ready(accepts)
+            await self._drafter_wait.until_ready(tenant, accepts)
             return context.draft_model.info(accepts)
         check = partial(check_alone, request, context.tokenizer, context.config)
-        await self._target_wait.until_ready(accepts, request.n, check)
+        await self._target_wait.until_ready(tenant, accepts, request.n, check)
         return context.replicas.paired(accepts)[0].info
 
     def _accepts(self, request: GenerateRequest) -> Accepts:
@@ -234,7 +238,7 @@ class GenerationService:
         return replace(prepared, weight_fingerprint=drawn.info.weight_fingerprint)
 
     async def _prepare(self, request: GenerateRequest, tenant: str) -> PreparedRequest:
-        context, model = self._context, await self._model(request)
+        context, model = self._context, await self._model(request, tenant)
         grammar = await context.grammars.prepare(request.grammar, tenant) if request.grammar else None
 
         def prepared() -> PreparedRequest:

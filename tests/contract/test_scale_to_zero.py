@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from httpx2 import AsyncClient
 
 from flyserve.core.endpoints import Endpoint
 from flyserve.core.messages import Role
+from flyserve.v1 import common_pb2
 from flyserve.v1 import generation_pb2 as pb
 from orchestration.control.registry import Registry, registry_service
 from router.config import RouterConfig
@@ -68,6 +69,24 @@ async def test_the_wait_is_bounded_in_time_and_in_requests(tmp_path: Path) -> No
     assert {error.code() for error in found if isinstance(error, grpc.aio.AioRpcError)} == {
         grpc.StatusCode.UNAVAILABLE
     }
+
+
+async def test_calls_of_info_take_no_place_of_a_request_that_waits(tmp_path: Path) -> None:
+    async with without_target(tmp_path, max_concurrent=1, max_queued=1) as (registry, rig):
+        calls = [rig.stub.Info(common_pb2.InfoRequest()) for _ in range(6)]
+        infos = [asyncio.create_task(rejection_of(each)) for each in calls]
+        (first, *_), _ = await asyncio.wait(infos, return_when=asyncio.FIRST_COMPLETED)
+        assert "2 requests wait for one already" in first.result()
+        call = asyncio.create_task(rig.choices(PLAIN, 5, n=2))
+        assert await becomes_true(lambda: registry.waiting() == 2, PATIENCE_S)
+        for task in (call, *infos):
+            task.cancel()
+
+
+async def rejection_of(call: Awaitable[Any]) -> str:
+    with pytest.raises(grpc.aio.AioRpcError) as found:
+        await call
+    return found.value.details() or ""
 
 
 async def test_a_request_that_no_target_could_serve_waits_for_none(tmp_path: Path) -> None:
