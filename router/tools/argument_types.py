@@ -11,8 +11,9 @@ from services.common.grammars.schemas import resolved
 
 STRING = frozenset(("string",))
 ANY = STRING | {"integer", "number", "boolean", "null", "object", "array"}
-MOST_STEPS = 2_000
-"""Parts of a schema, and values in it, that are looked at for the types of its arguments."""
+MOST_STEPS = 5_000
+"""Parts of a schema, values in it, and parts of its references, that are looked at for the types of the
+arguments of one tool."""
 _MOST_DEPTH = 32
 """Parts within each other, and references, that lead to the type of an argument."""
 _LONGEST_PATH = 1_000
@@ -55,7 +56,7 @@ def types_of(schema: Any, root: Any, steps: "count[int]", depth: int = 0) -> fro
         return ANY
     found = ANY
     if "$ref" in schema:
-        found &= types_of(_referred(root, schema["$ref"]), root, steps, depth + 1)
+        found &= types_of(_referred(root, schema["$ref"], steps), root, steps, depth + 1)
     if (named := schema.get("type")) is not None:
         found &= _named(named)
     if values := _list(schema.get("enum")) + ([schema["const"]] if "const" in schema else []):
@@ -67,6 +68,27 @@ def types_of(schema: Any, root: Any, steps: "count[int]", depth: int = 0) -> fro
         for each in parts:
             found &= types_of(each, root, steps, depth + 1)
     return found
+
+
+class ArgumentTypes:
+    """Types of the arguments of the tools of a request, worked out once for all calls of all choices."""
+
+    def __init__(self, tools: Mapping[str, Any]) -> None:
+        """Take the JSON Schema of the arguments of each tool, by its name."""
+        self._tools = tools
+        self._found: dict[str, Mapping[str, frozenset[str]]] = {}
+
+    def __contains__(self, tool: object) -> bool:
+        """Return True if a tool is known."""
+        return tool in self._tools
+
+    def __getitem__(self, tool: str) -> Mapping[str, frozenset[str]]:
+        """Return the types of each argument that the schema of a tool names."""
+        if tool not in self._found:
+            schema, steps = self._tools[tool], count()
+            properties = properties_of(schema).schemas
+            self._found[tool] = {name: types_of(each, schema, steps) for name, each in properties.items()}
+        return self._found[tool]
 
 
 def json_of(text: str, types: frozenset[str]) -> str:
@@ -126,13 +148,15 @@ def _type_of(value: Any) -> str:
 
 def without_reference(schema: Any, root: Any, steps: "count[int]") -> Mapping[str, Any]:
     """Return the schema to which one refers, or itself; {} if there is none within `MOST_STEPS`."""
-    while isinstance(schema, Mapping) and next(steps) < MOST_STEPS:
+    followed = set[int]()
+    while isinstance(schema, Mapping) and id(schema) not in followed and next(steps) < MOST_STEPS:
         if "$ref" not in schema:
             return schema
-        schema = _referred(root, schema["$ref"])
+        followed.add(id(schema))
+        schema = _referred(root, schema["$ref"], steps)
     return {}
 
 
-def _referred(root: Any, path: Any) -> Any:
+def _referred(root: Any, path: Any, steps: "count[int]") -> Any:
     is_short = isinstance(path, str) and len(path) <= _LONGEST_PATH
-    return resolved(root, path) if is_short else None
+    return resolved(root, path) if is_short and _are_few(path.split("/"), steps) else None

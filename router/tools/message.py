@@ -7,6 +7,7 @@ from typing import Any
 from flyserve.core.markers import Markers
 from router.text.growing_text import GrowingText
 from router.text.stop_strings import StopStrings
+from router.tools.argument_types import ArgumentTypes
 from router.tools.channels import CHANNELS, LABELS, LONGEST_HEADER, MESSAGE, is_call, is_reasoning
 from router.tools.content_tokens import ContentTokens
 from router.tools.parser import ToolParser
@@ -29,6 +30,7 @@ class MessageFormat:
         new_id: Makes the ids of calls; by default as the format requires.
         tracks_tokens: True if the parts of a message show which tokens are content.
         has_channels: True if reasoning and answer are in channels, as GPT-OSS writes them.
+        types: Types of the arguments of the tools.
     """
 
     parser: type[ToolParser] | None = None
@@ -41,6 +43,10 @@ class MessageFormat:
     new_id: Callable[[], str] | None = None
     tracks_tokens: bool = False
     has_channels: bool = False
+    types: ArgumentTypes = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "types", ArgumentTypes(self.tools))
 
 
 class Message:
@@ -52,7 +58,7 @@ class Message:
     def __init__(self, form: MessageFormat, stops: StopStrings) -> None:
         new_id = form.new_id or (new_call_id if form.parser is None else form.parser.new_id)
         self._stops = stops
-        self._sink = Sink(form.tools, new_id, form.parallel, stops)
+        self._sink = Sink(form.types, new_id, form.parallel, stops)
         self._calls = None if form.parser is None else form.parser(self._sink)
         known = form.markers or {}
         self._symbols = Symbols({marker: known.get(marker) for marker in markers_of(form)})

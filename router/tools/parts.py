@@ -1,14 +1,14 @@
 """Parts of an assistant's message: content, reasoning and tool calls; and their collector."""
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
 
 from router.json_text import is_json_object
 from router.text.growing_text import GrowingText
 from router.text.stop_strings import StopStrings
+from router.tools.argument_types import ArgumentTypes
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,18 +136,18 @@ class Sink:
     """Collector of the parts that a parser finds. A stop string in the content ends them.
 
     Attributes:
-        tools: JSON Schema of the arguments of each tool that may be called, by its name.
+        tools: Tools that may be called, and the types of their arguments.
     """
 
     def __init__(
         self,
-        tools: Mapping[str, Any] | None = None,
+        tools: ArgumentTypes,
         new_id: Callable[[], str] = new_call_id,
         parallel: bool = True,
         stops: StopStrings | None = None,
     ) -> None:
         """Drop all calls after the first one unless `parallel`."""
-        self.tools = tools or {}
+        self.tools = tools
         self._new_id = new_id
         self._most_calls = None if parallel else 1
         self._stops = stops or StopStrings()

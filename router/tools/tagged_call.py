@@ -3,10 +3,9 @@
 import json
 from collections.abc import Generator
 from dataclasses import dataclass
-from itertools import count
 
 from flyserve.core.markers import Markers
-from router.tools.argument_types import STRING, json_of, properties_of, types_of
+from router.tools.argument_types import ANY, STRING, json_of
 from router.tools.json_call import Step
 from router.tools.parts import Sink
 
@@ -83,9 +82,7 @@ class TaggedReader:
             raise _NoCallError
         self.has_begun = True
         self._sink.start(name)
-        schema = self._sink.tools[name]
-        properties = properties_of(schema).schemas
-        steps = count()
+        types = self._sink.tools[name]
         separator = "{"
         following = (self._tags.key[0], *self._tags.end)
         while True:
@@ -98,7 +95,7 @@ class TaggedReader:
             separator = ", "
             if self._tags.value[0]:
                 yield from self._tag(self._tags.value[0])
-            yield from self._value(types_of(properties.get(key), schema, steps))
+            yield from self._value(types.get(key, ANY))
             found = ""
         self._sink.arguments("{}" if separator == "{" else "}")
 

@@ -8,7 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.tools.argument_types import ANY, MOST_STEPS, STRING, json_of, properties_of, types_of
+from router.tools import argument_types
+from router.tools.argument_types import (
+    ANY,
+    MOST_STEPS,
+    STRING,
+    json_of,
+    properties_of,
+    types_of,
+    without_reference,
+)
+from router.tools.families import ToolFamily
+from services.common.grammars.schemas import resolved
+from tests.support.written_messages import TOOLS, form_of, parsed
 
 ROOT = {"$defs": {"n/o": {"type": "integer"}, "loop": {"$ref": "#/$defs/loop"}, "s": {"type": "string"}}}
 JSON = st.recursive(
@@ -107,3 +119,43 @@ def test_the_arguments_of_a_tool_are_the_properties_of_its_schema() -> None:
     assert properties_of({"additionalProperties": False}) == ({}, frozenset(), True)
     for empty in ({}, {"properties": []}, {"$ref": "#"}, {"$ref": "#/no"}, None):
         assert properties_of(empty) == ({}, frozenset(), False)
+
+
+def nested(levels: int) -> dict[str, Any]:
+    """Return a schema that refers, by a path of many levels, to a part that refers to itself."""
+    reference = {"$ref": "#" + "/x" * levels}
+    schema: dict[str, Any] = reference
+    for _ in range(levels):
+        schema = {"x": schema}
+    return {**reference, **schema}
+
+
+def test_a_reference_is_followed_once_and_its_path_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = list[int]()
+
+    def counted(schema: Any, path: str) -> Any:
+        lengths.append(path.count("/"))
+        return resolved(schema, path)
+
+    monkeypatch.setattr(argument_types, "resolved", counted)
+    assert properties_of(nested(60)) == ({}, frozenset(), False) and lengths == [60, 60]
+    steps, root = count(), {**nested(400), "properties": {}}
+    for _ in range(100):
+        types_of({"$ref": root["$ref"]}, root, steps)
+    assert sum(lengths) < 2 * MOST_STEPS
+
+
+def test_the_schema_of_a_tool_is_read_once_for_all_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = list[Any]()
+
+    def counted(schema: Any, root: Any, steps: Any) -> Any:
+        read.append(schema)
+        return without_reference(schema, root, steps)
+
+    monkeypatch.setattr(argument_types, "without_reference", counted)
+    form = form_of(ToolFamily.GLM)
+    for _ in range(2):
+        call = "<tool_call>f<arg_key>n</arg_key><arg_value>5</arg_value></tool_call>"
+        found = parsed(form, [(1, call * 20)], [])
+        assert [each.arguments for each in found.calls] == ['{"n": 5}'] * 20
+    assert read == [TOOLS["f"]]
