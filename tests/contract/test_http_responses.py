@@ -1,11 +1,16 @@
 """`/v1/responses`, as the `openai` package uses it: text, tools, reasoning, events, and what is refused."""
 
 import json
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pydantic import BaseModel
 
+from router.http.responses.objects import OutputItem
+from router.http.responses.output import Event, Output
 from tests.contract.fakes import dies_at
 from tests.contract.http_rig import MODEL, error_of
 from tests.contract.test_http_tools import EXACT, F, G, serving
@@ -83,6 +88,27 @@ async def test_text_after_a_call_is_an_item_after_it(tmp_path: Path) -> None:
 
 def without_ids(item: Any) -> dict[str, Any]:
     return {key: value for key, value in item.model_dump().items() if key not in ("id", "call_id")}
+
+
+async def test_the_end_of_a_long_item_is_made_in_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, make = list[tuple[str, bool]](), Output._end_events
+
+    def recorded(output: Output, item: OutputItem) -> Iterator[Event]:
+        made.append((item.type, threading.current_thread() is threading.main_thread()))
+        return make(output, item)
+
+    monkeypatch.setattr(Output, "_end_events", recorded)
+    included: Any = {"include": ["message.output_text.logprobs"], "top_logprobs": 20}
+    async with serving(tmp_path, "fox " * 300 + F + G + "so", context_length=4096) as rig:
+        asked = {**ASKED, "tools": TOOLS, "max_output_tokens": 1900, **included}
+        whole = await rig.openai.responses.create(**asked)
+        assert made == [], "nothing streams"
+        events = [event async for event in await rig.openai.responses.create(**asked, stream=True)]
+    assert [item.type for item in whole.output] == ["message", "function_call", "function_call", "message"]
+    assert made[:3] == [("message", False), ("function_call", True), ("function_call", True)]
+    assert [without_ids(item) for item in events[-1].response.output] == list(map(without_ids, whole.output))
 
 
 async def test_a_tool_loop_sends_items_back(tmp_path: Path) -> None:

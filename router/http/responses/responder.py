@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from flyserve.core.response import Chunk
 from flyserve.core.types import FinishReason
-from router.cost import off_loop
+from router.cost import cpu_s, off_loop
 from router.generation.response import MessageChunk
 from router.http.api_format import HttpRequest
 from router.http.chat import Chat
@@ -60,7 +60,7 @@ class ResponsesResponder(Responder):
     """Generates one response and sends it."""
 
     async def _whole(self, scope: Scope, receive: Receive, send: Send) -> None:
-        output, finish_reason = Output(_new_id), FinishReason.STOP_TOKEN
+        output, finish_reason = Output(_new_id, makes_events=False), FinishReason.STOP_TOKEN
 
         async def collect(chunk: Chunk) -> None:
             nonlocal finish_reason
@@ -83,8 +83,9 @@ class ResponsesResponder(Responder):
         async def emit(chunk: Chunk) -> None:
             nonlocal finish_reason
             await begin()
-            for event in self._added(output, chunk):
-                await events.send(event)
+            cost_s = self._added_cost_s(output, chunk)
+            for event in await off_loop(cost_s, lambda: list(self._added(output, chunk))):
+                await events.send(event, cost_s)
             finish_reason = chunk.finish_reason or finish_reason
 
         try:
@@ -101,8 +102,14 @@ class ResponsesResponder(Responder):
         await events.end()
 
     def _added(self, output: Output, chunk: Chunk) -> Iterator[Event]:
-        parts = chunk.parts if isinstance(chunk, MessageChunk) else Parts(content=chunk.text)
-        return output.add(parts, cast(Chat, self._format).logprobs(chunk.tokens))
+        return output.add(_parts(chunk), cast(Chat, self._format).logprobs(chunk.tokens))
+
+    def _added_cost_s(self, output: Output, chunk: Chunk) -> float:
+        """Return the estimated CPU seconds of a chunk's events: an item's end repeats all of it."""
+        if not output.ends_item(_parts(chunk)):
+            return 0.0
+        num_characters, num_logprobs = output.num_open
+        return self._cost_s(num_logprobs) + cpu_s(characters=num_characters)
 
     def _last_events(self, output: Output, reason: FinishReason) -> list[Event]:
         response, events = self._ended(output, reason)
@@ -183,6 +190,10 @@ class _NumberedEvents:
 
     async def end(self) -> None:
         await self._events.end()
+
+
+def _parts(chunk: Chunk) -> Parts:
+    return chunk.parts if isinstance(chunk, MessageChunk) else Parts(content=chunk.text)
 
 
 def _new_id(prefix: str) -> str:

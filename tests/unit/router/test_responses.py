@@ -20,6 +20,7 @@ from router.text.stop_strings import StopStrings
 from router.tools.hermes import Hermes
 from router.tools.message import Message, MessageFormat
 from router.tools.parts import CallPart, Parts
+from tests.support.cpu_growth import assert_linear
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
 SENT = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -104,11 +105,22 @@ PARTS = st.one_of(
 )
 
 
+def is_done(event: Any, index: int) -> bool:
+    return bool(event["type"] == "response.output_item.done" and event["output_index"] == index)
+
+
 @given(st.lists(PARTS, max_size=12))
 def test_the_events_build_the_items(all_parts: list[Parts]) -> None:
-    output = Output(lambda prefix: prefix)
-    events = [event for parts in all_parts for event in output.add(parts)]
+    output, silent = Output(lambda prefix: prefix), Output(lambda prefix: prefix, makes_events=False)
+    events: list[Any] = []
+    for parts in all_parts:
+        num_items, ends_item = len(output.items), output.ends_item(parts)
+        added = list(output.add(parts))
+        assert ends_item == any(is_done(event, num_items - 1) for event in added)
+        events += added
+        assert list(silent.add(parts)) == []
     events += output.finish("completed")
+    assert list(silent.finish("completed")) == [] and silent.items == output.items
     texts: dict[int, str] = {}
     for event in events:
         if event["type"].endswith(".delta"):
@@ -120,6 +132,25 @@ def test_the_events_build_the_items(all_parts: list[Parts]) -> None:
         whole = item["arguments"] if item["type"] == "function_call" else item["content"][0]["text"]
         is_cut = item["type"] == "function_call" and not is_json_object(whole)
         assert whole == texts.get(index, "") and item["status"] == ("incomplete" if is_cut else "completed")
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        Parts(reasoning="\N{PANDA FACE}" * 64),
+        Parts(content="\N{PANDA FACE}" * 64),
+        Parts(calls=(CallPart(0, "", "", "\N{PANDA FACE}" * 64),)),
+    ],
+)
+def test_the_events_of_an_item_cost_its_length(parts: Parts) -> None:
+    def write(number: int) -> None:
+        output = Output(lambda prefix: prefix)
+        list(output.add(Parts(calls=(CallPart(0, "c", "f"),))))
+        for _ in range(number):
+            list(output.add(parts))
+        list(output.finish("completed"))
+
+    assert_linear(write, 6_000)
 
 
 WRITTEN = '<tool_call>{"name": "f", "arguments": {"a": "b c"}}</tool_call>'
