@@ -37,7 +37,8 @@ class ForcedText:
 
     A grammar that may force a long text has none (`forced_characters`).
 
-    NOTE: the library spells all that text in one piece, 1 to 2 us per character; the event loop waits.
+    NOTE: the library spells all that text in one piece, 1 to 2 us per character; the event loop waits. So it
+    does once for a text that the response follows.
     """
 
     def __init__(self, request: PreparedRequest) -> None:
@@ -46,20 +47,22 @@ class ForcedText:
         self._follower = request.grammar.follower()
         self._prompt_length = len(request.prompt_ids)
         self._ending_ids = request.sampling.ending_ids
+        self._num_kept = 0
+        """Tokens of the response that were decided in the last call."""
         self.needs_distributions = request.needs_distributions
 
-    def after(self, sequence: TokenSequence) -> Sequence[int]:
-        """Return the forced tokens after the sequence."""
+    def after(self, sequence: TokenSequence, decided: int) -> Sequence[int]:
+        """Return the forced tokens after the sequence, of which `decided` are never rolled back."""
         if self._follower is None:
             return ()
         try:
-            follows = self._follower.move(sequence.ids[self._prompt_length :])
+            follows = self._follower.move(*self._response(sequence, decided))
             return self._follower.forced() if follows else ()
         except GrammarError:  # the target reports it, if it is a fault there, too
             self._follower = None
             return ()
 
-    def num_allowed(self, sequence: TokenSequence, drafts: Sequence[int]) -> int:
+    def num_allowed(self, sequence: TokenSequence, decided: int, drafts: Sequence[int]) -> int:
         """Return the number of drafts before the first one that the grammar excludes.
 
         All of them if the grammar is not followed here: the target excludes them then.
@@ -67,10 +70,19 @@ class ForcedText:
         if self._follower is None:
             return len(drafts)
         try:
-            return self._follower.num_allowed(sequence.ids[self._prompt_length :], drafts, self._ending_ids)
+            tokens, num_kept = self._response(sequence, decided)
+            return self._follower.num_allowed(tokens, drafts, self._ending_ids, num_kept)
         except GrammarError:
             self._follower = None
             return len(drafts)
+
+    def _response(self, sequence: TokenSequence, decided: int) -> tuple[Sequence[int], int]:
+        """Return the tokens of the response that may have changed since the last call, and how many have not.
+
+        So a round costs its own tokens, however long the response is.
+        """
+        num_kept, self._num_kept = self._num_kept, decided - self._prompt_length
+        return sequence.ids[self._prompt_length + num_kept :], num_kept
 
 
 class ForcedDrafts:
@@ -86,7 +98,7 @@ class ForcedDrafts:
     async def propose(self, wanted: WantedDraft) -> Draft | None:
         """Return a draft; None if too little is forced."""
         least = (wanted.length + 1) // 2 if self._is_long and not wanted.is_first else 1
-        tokens = self._text.after(wanted.sequence)[: wanted.length]
+        tokens = self._text.after(wanted.sequence, wanted.decided)[: wanted.length]
         return certain_draft(tokens, self._text.needs_distributions) if len(tokens) >= least else None
 
 

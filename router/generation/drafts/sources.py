@@ -118,5 +118,6 @@ class DraftSources:
         num_before = len(speculation.sequence) - speculation.prompt_length
         length = num_allowed(self._sampling, draft.tokens, num_before)
         if self._forced:
-            length = self._forced.num_allowed(speculation.sequence, draft.tokens[:length])
+            sequence, decided = speculation.sequence, speculation.decided_length
+            length = self._forced.num_allowed(sequence, decided, draft.tokens[:length])
         return cut_draft(draft, 0, length)

@@ -32,16 +32,23 @@ class GrammarFollower:
         self._num_words = -(-vocab_size // _BITS)
         self._eos_ids = tuple(eos_ids)
         self._tokens: list[int] = []
+        self._forced: list[int] = []
+        """Tokens of forced text, from `_forced_from` of the response on."""
+        self._forced_from = 0
 
-    def move(self, tokens: Sequence[int]) -> bool:
+    def move(self, tokens: Sequence[int], kept: int = 0) -> bool:
         """Move to the state after a response; return False if the grammar excludes one of its tokens.
+
+        The first `kept` tokens of the response are as in the last call; `tokens` are those after them.
 
         Raises:
             GrammarError: The grammar has exceeded a limit.
         """
-        tokens, length = list(tokens), len(self._tokens)
-        common = length if tokens[:length] == self._tokens else common_length(self._tokens, tokens)
-        self._roll_back(length - common)
+        if kept > len(self._tokens):  # one of those is excluded
+            return False
+        tokens, own = list(tokens), self._tokens[kept:]
+        common = len(own) if tokens[: len(own)] == own else common_length(own, tokens)
+        self._roll_back(len(own) - common)
         return self._append(tokens[common:])
 
     def mask(self, ending_ids: Collection[int]) -> Mask:
@@ -82,22 +89,32 @@ class GrammarFollower:
                 return
             yield (mask := self.mask(ending_ids))
 
-    def num_allowed(self, tokens: Sequence[int], drafts: Sequence[int], ending_ids: Collection[int]) -> int:
+    def num_allowed(
+        self, tokens: Sequence[int], drafts: Sequence[int], ending_ids: Collection[int], kept: int = 0
+    ) -> int:
         """Return how many drafts after a response come before the first that the grammar excludes.
 
-        Those from one that ends the response on count as allowed: they are no part of its text.
+        Those from one that ends the response on count as allowed: they are no part of its text. For `kept`
+        see `move`.
 
         Raises:
             GrammarError: The grammar has exceeded a limit.
         """
         text = list(takewhile(lambda draft: draft not in ending_ids, drafts))
-        if self.move([*tokens, *text]):
+        if self.move([*tokens, *text], kept):
             return len(drafts)
-        return max(0, len(self._tokens) - len(tokens))
+        return max(0, len(self._tokens) - kept - len(tokens))
 
     def forced(self) -> list[int]:
-        """Return tokens for the text that must come next whatever is chosen; empty if there is a choice."""
-        return list(self._matcher.compute_ff_tokens())
+        """Return tokens for the text that must come next whatever is chosen; empty if there is a choice.
+
+        NOTE: the library spells all of that text, so its tokens are kept while the response follows them.
+        """
+        written = self._tokens[self._forced_from :]
+        if len(written) >= len(self._forced) or written != self._forced[: len(written)]:
+            written, self._forced_from = [], len(self._tokens)
+            self._forced = list(self._matcher.compute_ff_tokens())
+        return self._forced[len(written) :]
 
     def _append(self, tokens: list[int]) -> bool:
         consumed = self._matcher.try_consume_tokens(tokens) if tokens else 0
@@ -109,6 +126,8 @@ class GrammarFollower:
         if num_tokens:
             self._matcher.rollback(num_tokens)
             del self._tokens[-num_tokens:]
+            if len(self._tokens) < self._forced_from:
+                self._forced, self._forced_from = [], 0
 
     def _check(self) -> None:
         if self._matcher.is_error():

@@ -1,6 +1,7 @@
 """A follower after any walk of keeps and appends equals a fresh matcher."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -118,3 +119,52 @@ def test_forced_tokens_are_those_without_an_alternative() -> None:
     assert tokenizer().decode_str(walking.forced()) in ("yes, ", "yes,")
     assert walking.move(encoded("yes, "))
     assert walking.forced() == []
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 4), st.booleans()), max_size=12))
+def test_forced_tokens_and_kept_ones_are_those_of_a_fresh_matcher(walk: list[tuple[int, int, bool]]) -> None:
+    form = json.dumps({"grammars": [{"json_schema": {"type": "array", "items": {"const": "quick brown"}}}]})
+    walking, response, decided = follower(form), list[int](), 0
+    assert walking.move(response)
+    for num_added, num_dropped, decides in walk:
+        del response[max(decided, len(response) - num_dropped) :]
+        for _ in range(num_added):
+            fresh = follower(form)
+            assert walking.move(response[decided:], decided) and fresh.move(response)
+            assert walking.forced() == fresh.forced()
+            choices = [token for token in allowed(walking.mask([])) if token != END]
+            response += choices[:1]
+        assert walking.move(response[decided:], decided)
+        decided = len(response) if decides else decided
+
+
+def test_a_forced_text_is_spelled_once_while_the_response_follows_it() -> None:
+    form = json.dumps({"grammars": [{"json_schema": {"const": "the quick fox " * 20}}]})
+    walking, spelled = follower(form), list[int]()
+    matcher = walking._matcher
+    walking._matcher = CountingMatcher(matcher, spelled)  # type: ignore[assignment]
+    assert walking.move([])
+    forced = walking.forced()
+    for length in range(1, 100):
+        assert walking.move(forced[:length]) and walking.forced() == forced[length:]
+        assert walking.num_allowed(forced[:length], [*forced[length : length + 5], 3], [END]) >= 5
+    assert len(spelled) == 1
+    assert walking.move([]) and walking.forced() == forced and len(spelled) == 1
+    one_by_one = [encoded(char)[0] for char in tokenizer().decode_str(forced[:50])]
+    assert len(one_by_one) > 50 and walking.move(one_by_one)
+    assert walking.forced() and len(spelled) == 2
+
+
+class CountingMatcher:
+    """A matcher that records how often it spells forced text."""
+
+    def __init__(self, matcher: Any, spelled: list[int]) -> None:
+        self._matcher, self._spelled = matcher, spelled
+
+    def compute_ff_tokens(self) -> Any:
+        self._spelled.append(1)
+        return self._matcher.compute_ff_tokens()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._matcher, name)
