@@ -28,6 +28,8 @@ def cpu_s(*, characters: int = 0, items: int = 0, values: int = 0) -> float:
 async def off_loop(cost_s: float, work: Callable[[], T]) -> T:
     """Run `work`; in a thread if its estimated CPU seconds would delay others on the event loop.
 
+    In a router the threads are `FairThreads`: tenants take turns there.
+
     A call that is cancelled ends at once if no thread has begun the work, else with the work: until then it
     counts towards the limits of its caller.
     """

@@ -1,5 +1,6 @@
 """Build a router: connect its parts to a host."""
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -15,6 +16,7 @@ from flyserve.core.messages import Role
 from flyserve.v1.generation_pb2_grpc import add_GenerationServicer_to_server
 from router.admission.load_reporter import LoadReporter
 from router.config import RouterConfig
+from router.fair_threads import FairThreads
 from router.generation.context import RouterContext
 from router.generation.log_limit import LogLimit
 from router.generation.observation import record_rejection
@@ -58,6 +60,7 @@ async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
         ModelError: The model cannot be found, or has no usable tokenizer.
         NotReady: No target answered in time.
     """
+    asyncio.get_running_loop().set_default_executor(FairThreads())
     clock = clock or SystemClock()
     identity = Identity.of(config.security)
     keys = None if (file := config.security.auth_tokens_file) is None else Keys(file)
