@@ -23,12 +23,14 @@ class ModelFacts:
         stored_bytes: Bytes of one of them.
         divisors: Numbers that shards must divide.
         kv_values: Keys and values of one position in all layers; 0 if unknown.
+        vocab_size: Logits of one position; 0 if unknown.
     """
 
     weight_bytes: int = 0
     stored_bytes: float = 2
     divisors: tuple[int, ...] = ()
     kv_values: int = 0
+    vocab_size: int = 0
 
     def bytes_as(self, dtype: str, quantization: str = "none") -> int:
         """Return the bytes of the weights in memory, computed in `dtype`, or stored in eight bits."""
@@ -55,16 +57,17 @@ def facts_of(config: Mapping[str, Any], weight_bytes: int) -> ModelFacts:
     stored = _BYTES.get(str(described.get("dtype", described.get("torch_dtype"))), 2)
     numbers = (described.get(key) for key in _DIVIDED)
     divisors = tuple(n for n in numbers if isinstance(n, int) and n > 0)
-    return ModelFacts(weight_bytes, stored, divisors, _kv_values(described))
+    return ModelFacts(weight_bytes, stored, divisors, _kv_values(described), _number(described, "vocab_size"))
 
 
 def _kv_values(config: Mapping[str, Any]) -> int:
-    def number(key: str) -> int:
-        return found if isinstance(found := config.get(key), int) else 0
+    heads = _number(config, "num_attention_heads")
+    dim = _number(config, "head_dim") or _number(config, "hidden_size") // max(heads, 1)
+    return 2 * _number(config, "num_hidden_layers") * (_number(config, "num_key_value_heads") or heads) * dim
 
-    heads = number("num_attention_heads")
-    dim = number("head_dim") or number("hidden_size") // max(heads, 1)
-    return 2 * number("num_hidden_layers") * (number("num_key_value_heads") or heads) * dim
+
+def _number(config: Mapping[str, Any], key: str) -> int:
+    return found if isinstance(found := config.get(key), int) else 0
 
 
 def _config(file: Path) -> dict[str, Any]:

@@ -10,6 +10,10 @@ from services.common.machine.machine import Machine
 
 _LEAST_KV_TOKENS = 4096
 """KV positions below which a tier is not started by default: a few conversations, or one long prompt."""
+_PROCESS_BYTES = 512 << 20
+"""Memory of a process that computes a model, whatever the model: Python, torch and its threads."""
+_LOGIT_BYTES = 8
+"""Bytes of a logit in float32, and as many for the rows that lead to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +23,7 @@ class MemoryUse:
     Attributes:
         weight_bytes: Weights as they are computed; 0 if unknown.
         position_bytes: Keys and values of one position; 0 if unknown.
+        working_bytes: All that its processes take beside weights, keys and values.
         kv_tokens: Positions; 0 if another engine sizes its memory by itself.
         is_fixed: They are set, so that they cannot be lowered.
     """
@@ -27,6 +32,7 @@ class MemoryUse:
     model: str
     weight_bytes: int
     position_bytes: int
+    working_bytes: int
     kv_tokens: int
     is_fixed: bool
 
@@ -60,12 +66,17 @@ def fitting_kv_tokens(uses: Sequence[MemoryUse], machine: Machine) -> dict[Role,
     if sum(use.kv_bytes for use in uses) > room:
         raise ConfigError(_no_room(uses, machine))
     open_uses = [use for use in uses if use.kv_tokens and not use.is_fixed]
-    room -= sum(use.kv_bytes for use in uses if use.is_fixed)
+    room -= sum(use.kv_bytes for use in uses if use.is_fixed) + sum(use.working_bytes for use in uses)
     per_position = sum(use.position_bytes for use in open_uses)
     if not per_position:
         return {}
     most = room // per_position // BLOCK_TOKENS * BLOCK_TOKENS
-    return {use.role: most for use in open_uses if most < use.kv_tokens}
+    return {use.role: max(most, use.least) for use in open_uses if most < use.kv_tokens}
+
+
+def working_bytes(batch_tokens: int, vocab_size: int) -> int:
+    """Return the memory that a process takes beside weights, keys and values; forwards have so many rows."""
+    return _PROCESS_BYTES + batch_tokens * vocab_size * _LOGIT_BYTES
 
 
 def _no_room(uses: Sequence[MemoryUse], machine: Machine) -> str:

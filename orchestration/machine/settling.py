@@ -11,12 +11,12 @@ from orchestration.deployment.scaling import at_its_largest
 from orchestration.deployment.tiers import BuiltinTier, LlamaCppTier, ModelTier, VllmTier
 from orchestration.machine.facts import ModelFacts
 from orchestration.machine.layout import Demand, Share, divide
-from orchestration.machine.memory import MemoryUse, fitting_kv_tokens
+from orchestration.machine.memory import MemoryUse, fitting_kv_tokens, working_bytes
 from services.common.config import parse
 from services.common.machine.gpus import Gpu
 from services.common.machine.machine import Machine, usable_cores
 from services.drafter.config import DraftingSection
-from services.engine.config import AUTO, Quantization
+from services.engine.config import AUTO, Dtype, Quantization, is_widened
 from services.engine.vllm_args import MEMORY_ARGUMENTS
 
 Facts = Mapping[Role, ModelFacts]
@@ -66,7 +66,7 @@ def settled_keys(deployment: Deployment, machine: Machine, facts: Facts) -> Keys
     shares = {role: share for role, share in zip(Role, both, strict=False) if share is not None}
     found = {role: dict(_keys(tier, shares[role], machine)) for role, tier in tiers.items()}
     on_cpu = [
-        _use(role, tier, facts.get(role, _UNKNOWN), shares[role], demands[role], found[role])
+        _use(role, tier, facts.get(role, _UNKNOWN), shares[role], found[role], machine)
         for role, tier in tiers.items()
         if not shares[role].gpus
     ]
@@ -182,15 +182,19 @@ def _keys(tier: ModelTier, share: Share, machine: Machine) -> Iterator[tuple[str
 
 
 def _use(
-    role: Role, tier: ModelTier, facts: ModelFacts, share: Share, demand: Demand, keys: Mapping[str, Any]
+    role: Role, tier: ModelTier, facts: ModelFacts, share: Share, keys: Mapping[str, Any], machine: Machine
 ) -> MemoryUse:
     """Return the memory that a tier on the CPU takes; vLLM sizes its KV memory by itself."""
     kv_tokens = tier.kv_tokens if isinstance(tier, BuiltinTier) and tier.kv_tokens != AUTO else 0
+    dtype = Dtype(keys.get("dtype", tier.dtype))
+    computed = tier.model_copy(update={"dtype": dtype})
+    kv_dtype = Dtype.FLOAT32 if is_widened(dtype, share.shards, machine.has_matrix_units) else dtype
     return MemoryUse(
         role=role,
         model=str(tier.model),
-        weight_bytes=demand.weight_bytes * share.replicas,
-        position_bytes=facts.kv_bytes_as(keys.get("dtype", tier.dtype.value)) * share.replicas,
+        weight_bytes=_demand(computed, facts).weight_bytes * share.replicas,
+        position_bytes=facts.kv_bytes_as(kv_dtype.value) * share.replicas,
+        working_bytes=working_bytes(tier.batch_tokens, facts.vocab_size) * share.shards * share.replicas,
         kv_tokens=int(kv_tokens),
         is_fixed="kv_tokens" in tier.model_fields_set,
     )

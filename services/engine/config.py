@@ -63,6 +63,15 @@ class Dtype(StrEnum):
     BFLOAT16 = "bfloat16"
 
 
+def is_widened(dtype: Dtype, shards: int, has_matrix_units: bool) -> bool:
+    """Return True if a CPU computes in float32, with weights of `dtype`: rows, and KV memory.
+
+    Without units for matrices that is as fast for few rows. A sharded model keeps the linears of
+    transformers, whose results have its own type.
+    """
+    return dtype is not Dtype.FLOAT32 and shards == 1 and not has_matrix_units
+
+
 class Quantization(StrEnum):
     """Numbers that weights are stored and multiplied in."""
 
@@ -133,9 +142,9 @@ class BuiltinSection(ModelSection):
     kv_tokens: Annotated[int | Literal["auto"], OrAuto(1)] = 65_536
     """KV cache positions of one replica, for all its sequences. `auto`, for processes that have whole GPUs
     to themselves: 85 % of the memory that the weights and the largest forward leave free. On CPUs
-    `flyserve up` and `flyserve serve` lower the default to what fits beside the weights. `llamacpp`: a
-    quarter of the memory that the weights leave, at most 16,384 or `max_model_len`; that is its default.
-    vLLM sizes its own memory."""
+    `flyserve up` and `flyserve serve` lower the default to what fits beside the weights and a forward.
+    `llamacpp`: a quarter of the memory that the weights leave, at most 16,384 or `max_model_len`; that is
+    its default. vLLM sizes its own memory."""
 
 
 class DeterministicSection(ModelSection):

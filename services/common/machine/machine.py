@@ -12,6 +12,8 @@ from services.common.machine.gpus import Gpu, find_gpus, has_cuda
 
 _BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 """Features of x86 and Arm processors that multiply bfloat16."""
+_MATRIX_UNITS = "amx_tile"
+"""Feature of x86 processors that multiply matrices of bfloat16 by instructions of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,7 @@ class Machine:
         memory_limit: The limit of its groups that `memory_bytes` is, in bytes; None if there is none.
         shm_bytes: Free space of shared memory, /dev/shm; None where there is none.
         has_bfloat16: Its CPUs have instructions for bfloat16.
+        has_matrix_units: Its CPUs have instructions for matrices of bfloat16.
         gpus: The GPUs that CUDA shows to it.
         has_cuda: torch can use them.
     """
@@ -33,6 +36,7 @@ class Machine:
     memory_limit: int | None = None
     shm_bytes: int | None = None
     has_bfloat16: bool = True
+    has_matrix_units: bool = False
     gpus: tuple[Gpu, ...] = ()
     has_cuda: bool = False
 
@@ -52,6 +56,7 @@ def find_machine(root: Path = ROOT, environment: Mapping[str, str] = os.environ)
         memory_limit=limit,
         shm_bytes=shutil.disk_usage(shm).free if shm.is_dir() else None,
         has_bfloat16=_has_bfloat16(root),
+        has_matrix_units=has_matrix_units(root),
         gpus=find_gpus(environment),
         has_cuda=has_cuda(),
     )
@@ -65,12 +70,22 @@ def usable_cores(root: Path = ROOT, affinity: Collection[int] | None = None) -> 
     return max(1, math.floor(min(numbers)))
 
 
+def has_matrix_units(root: Path = ROOT) -> bool:
+    """Return True if the CPUs multiply matrices of bfloat16 by instructions of their own (AMX)."""
+    return _MATRIX_UNITS in _cpu_features(root)
+
+
 def _has_bfloat16(root: Path) -> bool:
+    features = _cpu_features(root)
+    return not features or not _BFLOAT16.isdisjoint(features)
+
+
+def _cpu_features(root: Path) -> frozenset[str]:
+    """Return the words that describe the CPUs; none where the system does not say."""
     try:
-        words = (root / "proc/cpuinfo").read_text(encoding="utf-8").split()
+        return frozenset((root / "proc/cpuinfo").read_text(encoding="utf-8").split())
     except OSError:
-        return True
-    return not _BFLOAT16.isdisjoint(words)
+        return frozenset()
 
 
 def _memory(root: Path, limit: int | None) -> int:

@@ -157,11 +157,6 @@ def can_pack(dtype: torch.dtype, device: str) -> bool:
     return device == "cpu" and torch._C._has_mkldnn and dtype in TOLERANCE
 
 
-def has_matrix_units() -> bool:
-    """Return True if this CPU multiplies matrices of bfloat16 by instructions of their own (AMX)."""
-    return bool(torch.cpu.get_capabilities().get("amx_tile"))
-
-
 def linear_kinds(weight: Tensor) -> Sequence[LinearKind]:
     """Return the kinds that this CPU can compute, those with the least memory first."""
     if weight.dtype is not torch.bfloat16:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from services.common.machine.machine import has_matrix_units
 from services.engine.forward.linears import Linear, PairedLinear, PlainLinear, relative_error
 from services.engine.forward.packed import (
     HALF,
@@ -19,7 +20,6 @@ from services.engine.forward.packed import (
     WIDENED,
     WORKING_SET_BYTES,
     LinearKind,
-    has_matrix_units,
     linear_kinds,
 )
 

@@ -10,16 +10,16 @@ from flyserve.core.blocks import BLOCK_TOKENS
 from flyserve.core.errors import ModelError
 from flyserve.core.messages import ModelInfo
 from flyserve.core.version import VERSION
+from services.common.machine.machine import has_matrix_units
 from services.common.model_source import model_folder, model_name
 from services.engine.base import DelegatedMemoryStats, ForwardInput, KvSlot
-from services.engine.config import AUTO, ModelConfig, Quantization
+from services.engine.config import AUTO, ModelConfig, Quantization, is_widened
 from services.engine.forward.choice import choose_forward
 from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.fused import FusedForward
 from services.engine.forward.graphed import CudaGraphs, GraphedForward
 from services.engine.forward.int8 import int8_name
 from services.engine.forward.invariance import RowCheck, attention_shape
-from services.engine.forward.packed import has_matrix_units
 from services.engine.forward.padding import paddings
 from services.engine.forward.self_check import Forward
 from services.engine.loading.device import lost_with_device, prepare_device
@@ -101,8 +101,8 @@ def load_runner(
     folder = model_folder(config.model)
     loaded = load_model(folder, dtype, device, shards)
     when_loaded()
-    # NOTE: a sharded model keeps the linears of transformers, whose results have the model's type.
-    wider = wider_dtype(DTYPES[dtype], device) if shards == 1 else None
+    is_wider = device == "cpu" and is_widened(dtype, shards, has_matrix_units())
+    wider = torch.float32 if is_wider else None
     is_measured = config.kv_tokens == AUTO
     kv_tokens = BLOCK_TOKENS if is_measured else config.fixed_kv_tokens
     kv_cache = make_kv_cache(kv_tokens, config.max_sequences, wider, device)
@@ -173,12 +173,3 @@ def _result(config: ModelConfig, checked: RowCheck) -> str:
             " set it to auto or off, or use another model or device"
         )
     return f"false ({checked.fault})" if checked.fault else "true"
-
-
-def wider_dtype(dtype: torch.dtype, device: str) -> torch.dtype | None:
-    """Return float32 on a CPU without units for matrices of `dtype`, where it is as fast for few rows.
-
-    The weights stay in `dtype`; only the activations are wider.
-    """
-    is_wider = device == "cpu" and dtype is not torch.float32 and not has_matrix_units()
-    return torch.float32 if is_wider else None

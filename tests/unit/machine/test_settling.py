@@ -83,25 +83,43 @@ LLAMA_8B = {
     "num_attention_heads": 32,
     "num_key_value_heads": 8,
     "hidden_size": 4096,
+    "vocab_size": 128_256,
     "dtype": "bfloat16",
 }
 EIGHT_BILLION = facts_of(LLAMA_8B, 16 * 10**9)
 
 
-def kv_tokens(tier: dict[str, Any], gigabytes: float, drafter: dict[str, Any] | None = None) -> Any:
-    limited = machine(memory_bytes=round(gigabytes * 1e9))
+def kv_tokens(
+    tier: dict[str, Any], gigabytes: float, drafter: dict[str, Any] | None = None, with_amx: bool = True
+) -> Any:
+    limited = machine(memory_bytes=round(gigabytes * 1e9), has_matrix_units=with_amx)
     facts = {Role.TARGET: EIGHT_BILLION, Role.DRAFTER: facts_of(LLAMA_8B, 10**9)}
     return settled_keys(pair(tier, drafter), limited, facts)[Role.TARGET].get("kv_tokens")
 
 
 def test_kv_memory_on_a_cpu_is_what_fits_beside_the_weights() -> None:
     assert EIGHT_BILLION.kv_bytes_as("bfloat16") == 131_072
-    assert kv_tokens({}, 24.7) is None, "65,536 positions take 8.6 GB"
-    assert kv_tokens({}, 20) == 30_512
-    assert kv_tokens({"replicas": 2}, 36) == 15_248
-    assert kv_tokens({}, 20, {"model": "/b"}) == 11_440, "both tiers hold as many"
-    assert kv_tokens({}, 20, {"model": "/b", "kv_tokens": 8192}) == 14_688
+    assert kv_tokens({}, 25.7) is None, "65,536 positions take 8.6 GB, and a process 1.1 GB"
+    assert kv_tokens({}, 25.6) == 65_136
+    assert kv_tokens({}, 20) == 22_400
+    assert kv_tokens({"replicas": 2}, 38) == 14_784
+    assert kv_tokens({"max_batch_tokens": 4096}, 21.5) == 5792, "logits of 4,096 rows take 4.2 GB"
+    assert kv_tokens({}, 22, {"model": "/b"}) == 10_960, "both tiers hold as many"
+    assert kv_tokens({}, 22, {"model": "/b", "kv_tokens": 8192}) == 13_744
+    assert kv_tokens({}, 17) == 4096, "the fewest may take what is kept free for a forward"
     assert kv_tokens({"dtype": "float32"}, 0) is None, "an unknown memory limits nothing"
+
+
+def test_weights_and_kv_memory_have_the_type_that_the_cpu_computes_in() -> None:
+    assert kv_tokens({}, 20, with_amx=False) == 22_400 // 2, "float32"
+    assert kv_tokens({"shards": 2}, 21.1, with_amx=False) == kv_tokens({"shards": 2}, 21.1) == 22_688
+    slow = machine(memory_bytes=24 * 10**9, has_bfloat16=False)
+    facts = {Role.TARGET: EIGHT_BILLION, Role.DRAFTER: facts_of(LLAMA_8B, 10**9)}
+    chosen, given = (
+        settled_keys(pair(_AUTO, drafter), slow, facts)[Role.TARGET]["kv_tokens"]
+        for drafter in (_AUTO, {**_AUTO, "dtype": "bfloat16"})
+    )
+    assert (given - chosen) * 2 * 262_144 == pytest.approx(10**9, rel=0.01), "its weights in float32"
 
 
 @pytest.mark.parametrize(
