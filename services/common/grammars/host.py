@@ -187,16 +187,21 @@ class GrammarHost:
 class HostedGrammar:
     """A grammar that is compiled in a process of its own. The process ends when nothing refers to it.
 
+    A response that takes the process over a limit ends it; the next step compiles the grammar again.
+
     Attributes:
         num_bytes: Memory that its process has taken so far, beside what it shares with others.
     """
 
     def __init__(self, host: GrammarHost, tokenizer: TokenizerSource, limits: GrammarLimits) -> None:
         self._host = host
+        self._tokenizer = tokenizer
         self._limits = limits
+        self._form = b""
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._closed: list[int] = []
+        self._followed: set[int] = set()
         self._fault: GrammarError | None = None
         self._is_compiled = False
         self.num_bytes = _PROCESS_BYTES
@@ -204,8 +209,8 @@ class HostedGrammar:
 
     @property
     def is_lost(self) -> bool:
-        """True if its process has ended."""
-        return self._fault is not None
+        """True if its process has ended, and is not replaced."""
+        return isinstance(self._fault, GrammarLost)
 
     def compile(self, form: str) -> None:
         """Compile a grammar in the library's form; must be called once, first. Blocks.
@@ -215,7 +220,8 @@ class HostedGrammar:
             GrammarError: The grammar has another fault, or exceeds a limit.
         """
         with self._lock:
-            reply, _ = self._talk(form.encode())
+            self._form = form.encode()
+            reply, _ = self._talk(self._form)
         if faults := reply.get("faults"):
             found = {name: SchemaFault(**fault) for name, fault in faults.items()}
             raise FaultySchemas(reply["error"], found)
@@ -227,15 +233,43 @@ class HostedGrammar:
         """Return a follower at the start of a response."""
         return HostedFollower(self, next(self._numbers))
 
-    def step(self, **fields: Any) -> tuple[dict[str, Any], bytes]:
-        """Return the reply of the process to a step, and the masks."""
+    def step(
+        self, number: int, keep: int, tokens: Sequence[int], drafts: Sequence[int], ending_ids: Sequence[int]
+    ) -> tuple[dict[str, Any], bytes]:
+        """Return the reply to a step of a follower, and the masks; `keep` tokens are as in its last step.
+
+        Raises:
+            GrammarLost: The process has ended, for no fault of the grammar or of another step.
+            GrammarError: This step has exceeded a limit.
+        """
         with self._lock:
+            if self._fault is not None and not self.is_lost:
+                self._restart()
             closed, self._closed = self._closed, []
-            return self._talk(json.dumps({**fields, "closed": closed}).encode())
+            keep = keep if number in self._followed else 0
+            self._followed = (self._followed | {number}).difference(closed)
+            fields = {"number": number, "keep": keep, "tokens": tokens[keep:], "drafts": drafts}
+            reply, masks = self._talk(
+                json.dumps({**fields, "ending_ids": ending_ids, "closed": closed}).encode()
+            )
+            if "error" in reply:
+                self._followed.discard(number)
+            return reply, masks
 
     def forget(self, number: int) -> None:
         """Free a follower with the next step."""
         self._closed.append(number)
+
+    def _restart(self) -> None:
+        """Compile the grammar in another process, in place of one that a step has ended."""
+        self._fault, self._is_compiled, self._followed = None, False, set()
+        try:
+            self._pid, self._link = self._host.fork(self._tokenizer, self._limits)
+            self._talk(self._form)
+        except GrammarError as error:
+            self._fault = GrammarLost(f"its process cannot be started again: it {error}")
+            raise self._fault from None
+        self._is_compiled = True
 
     def _talk(self, message: bytes) -> tuple[dict[str, Any], bytes]:
         if self._fault is not None:
@@ -297,13 +331,7 @@ class HostedFollower:
         is_longer = list(tokens[:length]) == self._tokens
         keep = length if is_longer else common_length(self._tokens, tokens)
         self._tokens = list(tokens)
-        reply, data = self._grammar.step(
-            number=self._number,
-            keep=keep,
-            tokens=self._tokens[keep:],
-            drafts=list(drafts),
-            ending_ids=list(ending_ids),
-        )
+        reply, data = self._grammar.step(self._number, keep, self._tokens, list(drafts), list(ending_ids))
         if reply["masks"]:
             yield from np.frombuffer(data, np.uint32).reshape(reply["masks"], -1)
         if "error" in reply:
