@@ -30,7 +30,8 @@ class MaskFollower(Protocol):
         """Yield the mask after a response, and after each of the drafts that the grammar allows.
 
         Raises:
-            GrammarError: The response is not one of the grammar, or the grammar has exceeded a limit.
+            GrammarError: The response is not one of the grammar, or the grammar has exceeded a limit: with
+                the draft after the last mask, if there is one.
         """
 
 

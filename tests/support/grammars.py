@@ -13,6 +13,11 @@ from tests.support.processes import TARGET_MODEL
 END = 0
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 FORM = json.dumps({"grammars": [{"json_schema": SCHEMA}]})
+_NAMES = range(2500)
+TOO_WIDE_AFTER_AA = "\n".join(
+    ['start: "aa" w | "ab"', "w: " + " | ".join(f"w{n}" for n in _NAMES), *(f'w{n}: "{n}"' for n in _NAMES)]
+)
+"""A grammar in Lark notation that exceeds the library's items of a row after one of its beginnings."""
 
 
 @cache

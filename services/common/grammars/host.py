@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
 from typing import Any, ClassVar
@@ -331,7 +332,15 @@ class HostedFollower:
         is_longer = list(tokens[:length]) == self._tokens
         keep = length if is_longer else common_length(self._tokens, tokens)
         self._tokens = list(tokens)
-        reply, data = self._grammar.step(self._number, keep, self._tokens, list(drafts), list(ending_ids))
+        step = partial(self._grammar.step, self._number, keep, self._tokens, ending_ids=list(ending_ids))
+        try:
+            reply, data = step(list(drafts))
+        except GrammarError as error:
+            if isinstance(error, GrammarLost) or not drafts:
+                raise
+            # A draft that the model would not choose may be the reason: the response has its own mask.
+            reply, data = step([])
+            reply.setdefault("error", str(error))
         if reply["masks"]:
             yield from np.frombuffer(data, np.uint32).reshape(reply["masks"], -1)
         if "error" in reply:

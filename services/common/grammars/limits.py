@@ -15,7 +15,7 @@ class GrammarLimits:
     Attributes:
         compile_s: CPU time to compile the grammar, and for the first mask.
         compile_key: Configuration key of `compile_s`; "" if it has none.
-        step_s: CPU time for the masks of one step.
+        mask_s: CPU time for one mask, and for the tokens before it.
         memory_bytes: Memory beside that of the library and the tokenizer; each response that is followed may
             add as much.
         stack_bytes: Stack of the thread that compiles: the library recurses over references.
@@ -23,7 +23,7 @@ class GrammarLimits:
 
     compile_s: float
     compile_key: str = ""
-    step_s: float = 2.0
+    mask_s: float = 2.0
     memory_bytes: int = 256 * _MIB
     stack_bytes: int = 16 * _MIB
 
@@ -37,7 +37,7 @@ def fault_of(signal_number: int, limits: GrammarLimits, is_compiled: bool) -> st
     """Return why a grammar cannot be used whose process was ended by a signal."""
     match signal_number:
         case signal.SIGPROF | signal.SIGXCPU if is_compiled:
-            return f"needs more than {limits.step_s:g} s of CPU time for one step: make it less ambiguous"
+            return f"needs more than {limits.mask_s:g} s of CPU time for one mask: make it less ambiguous"
         case signal.SIGPROF | signal.SIGXCPU:
             key = f" ({limits.compile_key})" if limits.compile_key else ""
             remedy = "use fewer properties, rules or repetitions"

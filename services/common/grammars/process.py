@@ -16,7 +16,9 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -189,7 +191,10 @@ class GrammarProcess:
         ending_ids: list[int],
         closed: list[int],
     ) -> None:
-        """Send the masks after a response and each of its drafts; `keep` tokens of it are as they were."""
+        """Send the masks after a response and each of its drafts; `keep` tokens of it are as they were.
+
+        Those before a fault are sent with it. It ends the follower: the next step keeps nothing.
+        """
         for each in closed:
             self._responses.pop(each, None)
         if number not in self._responses:
@@ -199,12 +204,14 @@ class GrammarProcess:
         response[keep:] = tokens
         masks: list[bytes] = []
         reply: dict[str, Any] = {}
-        with _limited_cpu(self._limits["step_s"]):
+        with _limited_cpu(self._limits["mask_s"]) as renew:
             try:
                 for mask in follower.masks(response, drafts, ending_ids):
                     masks.append(mask.tobytes())
+                    renew()
             except GrammarError as error:
                 reply["error"] = str(error)
+                del self._responses[number]  # the library follows no response after a fault
         self._num_steps += 1
         if self._num_steps % _STEPS_PER_REPORT == 0:
             reply["bytes"] = self._grown()
@@ -244,10 +251,11 @@ def _try_first_step(matcher: "LLMatcher") -> None:
 
 
 @contextlib.contextmanager
-def _limited_cpu(seconds: float) -> Any:
-    """End this process by SIGPROF if the block takes more CPU time."""
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-    yield
+def _limited_cpu(seconds: float) -> Iterator[Callable[[], object]]:
+    """End this process by SIGPROF if the block takes more CPU time; what it yields renews the time."""
+    renew = partial(signal.setitimer, signal.ITIMER_PROF, seconds)
+    renew()
+    yield renew
     signal.setitimer(signal.ITIMER_PROF, 0)
 
 

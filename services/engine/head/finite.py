@@ -39,6 +39,13 @@ def position(part: Part, row: int) -> int:
     return part.item.first_position + part.first + row
 
 
+def within(part: Part, fault: Fault | None) -> Fault | None:
+    """Return the fault of a part of an input's rows that a fault of the input is; None if it comes later."""
+    if fault is None or fault.row >= part.end:
+        return None
+    return fault._replace(row=max(0, fault.row - part.first))
+
+
 def bad_rows(is_finite: Sequence[bool], spans: Sequence[slice]) -> list[int | None]:
     """Return for each part its first row whose largest logit is not finite; None if there is none."""
     if all(is_finite):

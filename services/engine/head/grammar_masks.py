@@ -43,12 +43,14 @@ _EVERYTHING = RowMask(_NONE, _NONE, lists_allowed=False)
 
 @dataclass(frozen=True, slots=True)
 class _Masks:
-    """Masks of an input's output rows; those without a grammar's state allow everything."""
+    """Masks of an input's output rows; those without a grammar's state allow everything.
+
+    Attributes:
+        fault: The first row without its mask, and the reason.
+    """
 
     rows: Sequence[RowMask] = ()
-    fault: str = ""
-    is_lost: bool = False
-    late: "Future[_Masks] | None" = None
+    fault: Fault | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -102,16 +104,13 @@ class GrammarMasks:
         begun = {slot: masks for slot in wanted if (masks := self._sequences[slot].masks) is not None}
         wait(begun.values(), self._patience_s)
         self._joined = {
-            slot: masks.result() if masks.done() else _Masks(fault="the masks are late", late=masks)
+            slot: masks.result() if masks.done() else _Masks(fault=Fault(0, "the masks are late", late=masks))
             for slot, masks in begun.items()
         }
 
     def fault(self, item: ForwardInput) -> Fault | None:
-        """Return the reason why a joined input has no masks; None if it has them, or has no grammar."""
-        masks = self._joined[item.slot] if item.grammar is not None else _Masks()
-        if not masks.fault:
-            return None
-        return Fault(0, masks.fault, "" if masks.is_lost else "grammar", masks.late, masks.is_lost)
+        """Return the first output of a joined input without its mask; None if all have theirs."""
+        return self._joined[item.slot].fault if item.grammar is not None else None
 
     def apply(self, blocks: Tensor, maxima: Tensor, item: ForwardInput, first: int) -> None:
         """Exclude tokens from rows of an input, from its output `first` on, in place.
@@ -158,21 +157,25 @@ class GrammarMasks:
         item: ForwardInput,
         response: Sequence[int],
     ) -> _Masks:
-        """Return the masks of an input's output rows, after those of an abandoned forward."""
+        """Return the masks of an input's output rows, after those of an abandoned forward.
+
+        A fault of the first mask is one of the whole input, any other one of the draft before its row.
+        """
         if before is not None:
             before.exception()
         rows = [_EVERYTHING] * item.num_outputs
         start = max(0, item.prompt_length - item.first_position)
         if start >= item.num_outputs:
             return _Masks(rows)  # these rows score the prompt
-        drafts = [token for token in item.drafts[start:] if token >= 0]
+        drafts, row = [token for token in item.drafts[start:] if token >= 0], start
         try:
-            masks = follower.masks(response, drafts, item.sampling.ending_ids)
-            for row, mask in enumerate(masks, start=start):
-                rows[row] = row_mask(mask, self._vocab_size)
+            for mask in follower.masks(response, drafts, item.sampling.ending_ids):
+                rows[row], row = row_mask(mask, self._vocab_size), row + 1
         except GrammarError as error:
-            fault = f"cannot be followed at position {item.first_position}: {error}"
-            return _Masks(rows, fault, isinstance(error, GrammarLost))
+            reason = f"cannot be followed at position {item.first_position + row}: {error}"
+            is_lost = isinstance(error, GrammarLost)
+            first = row if row > start else 0
+            return _Masks(rows, Fault(first, reason, "" if is_lost else "grammar", is_lost=is_lost))
         return _Masks(rows)
 
 

@@ -13,7 +13,7 @@ from services.engine.base import ForwardInput, KvSlot, Scores
 from services.engine.head.candidates import Candidates, FewCandidates
 from services.engine.head.chunks import Part, chunks_of, spans_of
 from services.engine.head.facts import RawFacts, add_gaps
-from services.engine.head.finite import Fault, bad_rows, cut, joined, position, raw_fault
+from services.engine.head.finite import Fault, bad_rows, cut, joined, position, raw_fault, within
 from services.engine.head.grammar_masks import PATIENCE_S
 from services.engine.head.leading import argmax
 from services.engine.head.logit_candidates import LogitCandidates
@@ -137,7 +137,9 @@ class Head:
         raw = bad_rows(_is_finite(maxima), spans)
         faults = [None if row is None else raw_fault(part, row) for part, row in zip(chunk, raw, strict=True)]
         for i, part in enumerate(chunk):
-            faults[i] = self._processors.fault(part.item) or faults[i]
+            fault, earlier = within(part, self._processors.fault(part.item)), faults[i]
+            if fault is not None and (earlier is None or fault.row <= earlier.row):
+                faults[i] = fault
         changed = [
             i for i, part in enumerate(chunk) if needs_processing(part.item) and not _is_first(faults[i])
         ]

@@ -60,7 +60,7 @@ class LogitsProcessors:
                 counts.count(item)
 
     def fault(self, item: ForwardInput) -> Fault | None:
-        """Return the reason why the grammar of an input has no masks; None if it has, or has no grammar."""
+        """Return the first output without the mask of its grammar, and the reason; None if there is none."""
         return self._masks.fault(item)
 
     def process(

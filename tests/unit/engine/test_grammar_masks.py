@@ -15,9 +15,10 @@ from flyserve.core.request import SamplingParams
 from flyserve.core.types import Coupling
 from services.common.grammars.follower import Mask
 from services.engine.base import ForwardInput
+from services.engine.head import head as head_module
 from services.engine.head.grammar_masks import GrammarMasks, row_mask
 from services.engine.head.head import Head
-from tests.support.grammars import LocalGrammar, encoded, tokenizer
+from tests.support.grammars import TOO_WIDE_AFTER_AA, LocalGrammar, encoded, tokenizer
 
 VOCAB = 640
 END = 0
@@ -124,6 +125,20 @@ def test_a_fault_is_an_error_of_its_sequence_alone() -> None:
     bad, fine = head(logits_of(2), [replace(work([]), history=[*PROMPT, 5], tokens=[*PROMPT, 5]), good])
     assert "token 0 of the response is excluded" in bad.error and bad.field == "grammar"
     assert fine.choices and not fine.error
+
+
+@pytest.mark.parametrize("logits_of_chunk", [1, 1 << 21])
+def test_a_fault_of_a_draft_ends_the_scores_before_it(
+    logits_of_chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head_module, "_CHUNK_LOGITS", {"cpu": logits_of_chunk})
+    (a,), (b,) = encoded("a"), encoded("b")
+    wide, logits = of_lark(TOO_WIDE_AFTER_AA), logits_of(4)
+    logits[0, a], logits[1, b] = 99.0, 99.0
+    (scores,) = head_of()(logits, [work([a, a, b], 4, grammar=wide)])
+    assert (scores.choices, scores.error) == ((a, b), "")
+    (scores,) = head_of()(logits[:1], [work([a, a], grammar=wide)])
+    assert "items" in scores.error and scores.field == "grammar"
 
 
 class SlowGrammar(LocalGrammar):

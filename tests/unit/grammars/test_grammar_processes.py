@@ -18,16 +18,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.common.grammars.follower import Mask
 from services.common.grammars.host import GrammarHost, HostedGrammar, TokenizerSource
 from services.common.grammars.library import GrammarError, GrammarLost
 from services.common.grammars.limits import GrammarLimits
 from services.common.grammars.process import Parent
-from tests.support.grammars import END, FORM, encoded, follower
+from tests.support.grammars import END, FORM, TOO_WIDE_AFTER_AA, encoded, follower
 from tests.support.processes import TARGET_MODEL
 
 TEXT = (TARGET_MODEL / "tokenizer.json").read_text(encoding="utf-8")
 SOURCE = TokenizerSource("demo", lambda: TEXT, 640)
-LIMITS = GrammarLimits(compile_s=20, step_s=20)
+LIMITS = GrammarLimits(compile_s=20, mask_s=20)
 
 
 @pytest.fixture(scope="module")
@@ -111,22 +112,52 @@ def test_each_limit_is_named_and_ends_one_process(
 
 def test_each_response_of_a_grammar_may_take_as_much_memory_as_the_grammar(host: GrammarHost) -> None:
     form = json.dumps({"grammars": [{"json_schema": {"type": "object"}}]})
-    grammar = compiled(host, form, GrammarLimits(20, memory_bytes=16 << 20, step_s=20))
+    grammar = compiled(host, form, GrammarLimits(20, memory_bytes=16 << 20, mask_s=20))
     response = encoded("{" + ", ".join(f'"key {number}": {[number] * 9}' for number in range(200)))
     followers = [grammar.follower() for _ in range(24)]
     assert all(len(list(each.masks(response, [], ()))) == 1 for each in followers)
 
 
-def test_a_step_without_end_ends_its_own_response_alone(host: GrammarHost) -> None:
-    grammar = compiled(host, unwinding(600), GrammarLimits(20, step_s=0.3))
+def found(masks: Iterator[Mask]) -> tuple[list[bytes], str]:
+    """Return the masks until a fault, and the fault."""
+    made = list[bytes]()
+    try:
+        made += (mask.tobytes() for mask in masks)
+    except GrammarError as error:
+        assert not isinstance(error, GrammarLost)
+        return made, str(error)
+    return made, ""
+
+
+def test_a_mask_without_end_ends_its_own_response_alone(host: GrammarHost) -> None:
+    grammar = compiled(host, unwinding(600), GrammarLimits(20, mask_s=0.2))
     letters, (mark,) = encoded("a") * 2000, encoded("!")
     runaway, other = grammar.follower(), grammar.follower()
-    before = [[*map(bytes, other.masks(letters[:length], [mark], ()))] for length in (0, 1)]
-    with pytest.raises(GrammarError, match=r"more than 0\.3 s of CPU time for one step"):
-        list(runaway.masks([], letters, ()))
-    assert not grammar.is_lost
-    after = [[*map(bytes, other.masks(letters[:length], [mark], ()))] for length in (1, 0)]
-    assert after == before[::-1]
+    before = [found(other.masks(letters[:length], [mark], ())) for length in (0, 1)]
+    drafted, fault = found(runaway.masks([], letters, ()))
+    assert drafted == before[0][0][:1] and "0.2 s of CPU time for one mask" in fault
+    made, fault = found(runaway.masks(letters, [], ()))
+    assert not made and "one mask" in fault and not grammar.is_lost
+    assert [found(other.masks(letters[:length], [mark], ())) for length in (1, 0)] == before[::-1]
+
+
+def test_time_is_limited_for_each_mask_alone(host: GrammarHost) -> None:
+    form, letters = of_lark('start: e\ne: e e | e "+" e | e e e | /[ab]/'), encoded("a") * 150
+    started_s = time.process_time()
+    expected = found(follower(form).masks([], letters, ()))
+    limit_s = (time.process_time() - started_s) / 4  # the longest mask takes a tenth of that
+    grammar = compiled(host, form, GrammarLimits(20, mask_s=limit_s))
+    assert found(grammar.follower().masks([], letters, ())) == expected and not expected[1]
+
+
+def test_a_fault_of_a_draft_ends_the_masks_there_and_nothing_else(host: GrammarHost) -> None:
+    grammar = compiled(host, of_lark(TOO_WIDE_AFTER_AA))
+    (a,), (b,) = encoded("a"), encoded("b")
+    drafting, plain = grammar.follower(), grammar.follower()
+    masks, fault = found(drafting.masks([], [a, a, b], ()))
+    assert "items" in fault and masks == found(plain.masks([], [a], ()))[0]
+    assert found(drafting.masks([a], [b], ())) == found(plain.masks([a], [b], ()))
+    assert found(drafting.masks([a, a], [], ()))[1] == fault
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
