@@ -204,7 +204,7 @@ class Queued:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The sequence has its place and memory, after `Queued`."""
+    """The sequence has its place and memory, after `Queued`; or a forward of its long prompt has ended."""
 
 
 @dataclass(frozen=True, slots=True)

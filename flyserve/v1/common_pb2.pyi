@@ -437,7 +437,9 @@ Global___Queued: _TypeAlias = Queued  # noqa: Y015
 
 @_typing.final
 class Opened(_message.Message):
-    """The sequence has its place and memory again, after Queued."""
+    """The sequence has its place and memory again, after Queued. Or a forward has ended in a step that needs several, because its prompt
+    is long: a client measures the time of each alone.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

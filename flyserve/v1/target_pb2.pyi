@@ -217,7 +217,7 @@ class VerifyResponse(_message.Message):
 
     @_builtins.property
     def opened(self) -> _common_pb2.Opened:
-        """The sequence has its place, for which it had to wait."""
+        """The sequence has its place, for which it had to wait, or a part of its long prompt has been computed."""
 
     @_builtins.property
     def end(self) -> _common_pb2.End:

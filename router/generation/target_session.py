@@ -21,6 +21,7 @@ class TargetSession(ReplicaSession[TargetStream]):
     """Verify at one replica; after its failure replay the sequence at another one with the same weights."""
 
     tier: ClassVar[str] = "target"
+    reports_prefills: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -32,7 +33,8 @@ class TargetSession(ReplicaSession[TargetStream]):
     ) -> None:
         """Open nothing yet; `make_open` makes the first message of every stream.
 
-        The time that the sequence waits for its place does not count for the time limit of a step.
+        The time that the sequence waits for its place does not count for the time limit of a step, which
+        begins again with each forward of a long prompt.
         `measures_pace` is False if the steps are much longer than those of rounds.
         """
         super().__init__(context.replicas.targets, context.config, request, make_open)
@@ -98,7 +100,10 @@ class TargetSession(ReplicaSession[TargetStream]):
             self.replica.pace.record(spent_s / num_forwards, is_usual)
 
     def _place_changed(self, message: Queued | Opened) -> None:
-        """Stop the clock of a step while its sequence waits for a place: a full replica is not broken."""
+        """Stop the clock of a step while its sequence waits for a place; start it with each part of a prompt.
+
+        Neither a full replica is broken, nor one whose prompt takes many forwards.
+        """
         if isinstance(message, Queued):
             self._step_timeout.pause()
         else:

@@ -175,10 +175,21 @@ class EngineCore:
             self._reused_tokens += item.num_reused
         self._batch_window.record_forward(sum(len(item.tokens) for item in inputs), forward_ns / 1e9)
         self._scheduler.complete(batch, scores, started_ns, forward_ns)
+        if computed := {item.slot for item in inputs if not item.num_outputs}:
+            self._report_prefills(computed)
         for scheduled, item in zip(batch, inputs, strict=True):
             if scheduled.next_input is None and scheduled.priority != IDLE_PRIORITY:
                 self._batch_window.record_answer(item.slot, len(item.tokens))
         self._collect()
+
+    def _report_prefills(self, computed: Set[KvSlot]) -> None:
+        """Report to the jobs that need several forwards that one has ended; others may compute theirs."""
+        for job in self._scheduler.pending():
+            item = job.next_input
+            if item is None or job.priority == IDLE_PRIORITY:
+                continue
+            if item.slot in computed or not item.num_outputs:
+                self._notify(job.owner, Opened())
 
     def fail(self, batch: Sequence[ScheduledJob], error: Exception) -> list[Sequence[ScheduledJob]]:
         """Return the parts of a failed forward that must be computed next, in place of the whole.

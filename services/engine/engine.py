@@ -119,7 +119,7 @@ class Engine(ABC):
         """Run a job as `run` does; also return its time in the queue and in forwards.
 
         `report` is called with `Queued` when the sequence begins to wait for memory, because it was
-        preempted, and with `Opened` when it has memory again.
+        preempted, and with `Opened` when it has memory again, and after each forward of a long prompt.
         """
         future = self._new_future()
         self._submit(job, priority, future)

@@ -9,7 +9,8 @@ from typing import Any
 from flyserve.core.messages import Opened, Queued
 
 WaitReport = Callable[[Queued | Opened], Awaitable[None]]
-"""Is called with `Queued` when a sequence begins to wait for a place or memory, and with `Opened` after."""
+"""Is called with `Queued` when a sequence begins to wait for a place or memory, and with `Opened` after, and
+after each forward of a long prompt."""
 
 
 Delivery = tuple[asyncio.AbstractEventLoop, Callable[[], None]]

@@ -11,9 +11,12 @@ import grpc
 import pytest
 
 from flyserve.core.errors import Overloaded
-from flyserve.core.messages import Open, Verification, VerifyStep
+from flyserve.core.messages import Open, Opened, Verification, VerifyStep
 from flyserve.core.sequence import ReplicatedSequence
 from flyserve.v1 import generation_pb2 as pb
+from flyserve.wire.streams import verify_response_to_wire
+from router.generation.target_session import TargetSession
+from services.common.shared_stream.server import Send
 from tests.contract.fakes import FakeTarget, HashModel, held
 from tests.contract.router_rig import PLAIN, Rig, assert_kept, ids, make_request, running
 from tests.support.clock import pass_time
@@ -95,6 +98,41 @@ async def test_a_wait_for_a_place_is_not_a_fault(model: Path, caplog: pytest.Log
     assert [opening.request_id for opening in target.openings] == [str(number) for number in range(8)]
     assert not any(response.statistics.replays for response in responses)
     assert_kept(caplog)
+
+
+class PrefillingTarget(FakeTarget):
+    """A target that reports the forwards of its prompt when the test says so."""
+
+    async def serve(self, requests: AsyncIterator[Any], send: Send) -> None:
+        self.send = send
+        await super().serve(requests, send)
+
+
+@pytest.mark.parametrize("reports", [True, False])
+async def test_a_prompt_of_many_forwards_is_not_a_fault(
+    model: Path, monkeypatch: pytest.MonkeyPatch, reports: bool
+) -> None:
+    target, heard = PrefillingTarget(HashModel()), asyncio.Semaphore(0)
+    gate, changed = held(target), TargetSession._place_changed
+
+    def record(session: TargetSession, message: Any) -> None:
+        changed(session, message)
+        heard.release()
+
+    monkeypatch.setattr(TargetSession, "_place_changed", record)
+    async with running(model, [target], verify_timeout_s=STEP_S) as rig, asyncio.timeout(LIMIT_S):
+        call = asyncio.create_task(rig.generate(PLAIN))
+        await target.stepped.wait()
+        target.stepped.clear()
+        for _ in range(4):
+            if reports:
+                await target.send(verify_response_to_wire(Opened()))
+                await heard.acquire()
+            pass_time(STEP_S * 0.7)
+        if not reports:
+            await target.stepped.wait()
+        gate.set()
+        assert (await call).statistics.replays == (0 if reports else 1)
 
 
 async def test_a_refused_sequence_waits_in_the_router(model: Path, caplog: pytest.LogCaptureFixture) -> None:

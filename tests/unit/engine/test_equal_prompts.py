@@ -1,9 +1,11 @@
 """Equal prompts that arrive together are computed once, whatever happens to the one that computes them."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import pytest
 
+from flyserve.core.messages import Opened
 from services.engine.future import EngineFuture
 from services.engine.memory.kv_cache import ContiguousKvCache, KvCache
 from services.engine.memory.paged_kv_cache import PagedKvCache
@@ -44,6 +46,22 @@ async def test_equal_prompts_are_computed_once(kind: type[KvCache], number: int)
     assert len(choices) == 1
     # Each of the others copied the whole prefix once, not once for each chunk.
     assert len(driver.runner.copies) == number - 1
+
+
+async def test_all_that_wait_for_a_long_prompt_hear_of_its_forwards() -> None:
+    driver = driver_of()
+    long, held, idle = start(driver, PROMPT), start(driver, PROMPT), start(driver, PROMPT, IDLE_PRIORITY)
+    driver.core.take_deliveries()
+    for _ in range(8):
+        driver.turn()
+        heard = Counter(deliver.args[0] for _, deliver in driver.core.take_deliveries())  # type: ignore[attr-defined]
+        assert heard == {Opened(): 2}, "of the one that computes it, and of the one that reuses it"
+    driver.finish(long[1], held[1])
+    driver.core.take_deliveries()
+    decoding = driver.score(long[0])
+    driver.turn()
+    assert [deliver for _, deliver in driver.core.take_deliveries()] == [decoding.deliver]
+    assert idle[1].result is None
 
 
 async def test_prompts_with_a_common_beginning_compute_it_once() -> None:
