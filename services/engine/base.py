@@ -153,6 +153,10 @@ class KvAllocator(Protocol):
     """
 
     @property
+    def shares_prefixes(self) -> bool:
+        """True if `copy_prefix` takes no memory for whole blocks."""
+
+    @property
     def max_sequences(self) -> int:
         """Largest number of open sequences."""
 
@@ -290,6 +294,7 @@ class DelegatedMemoryStats:
     def __init__(self, source: KvAllocator) -> None:
         self._stats = source
         self.max_sequences, self.kv_capacity = source.max_sequences, source.kv_capacity
+        self.shares_prefixes = source.shares_prefixes
         self.reserved, self.whole = source.reserved, source.whole
 
     @property

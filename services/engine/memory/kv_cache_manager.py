@@ -67,16 +67,27 @@ class KvCacheManager(PrefixCache):
         if sequence.slot == NO_SLOT:
             if not self.has_place or num_tokens > self._memory.kv_capacity - self.num_used:
                 return False
-            while (slot := self._memory.allocate(num_tokens)) is None:
+            while (slot := self._memory.allocate(self._first_part(num_tokens))) is None:
                 if not self._cached:
                     return False
                 self._drop(next(iter(self._cached)))
             sequence.slot, self._open[slot] = slot, sequence
-        elif not self._take(partial(self._memory.resize, sequence.slot, num_tokens)):
+        elif not self._take(partial(self._memory.resize, sequence.slot, self._first_part(num_tokens))):
             return False
         sequence.admission = next(self._numbers)
         self.num_admitted += 1
         return True
+
+    def _first_part(self, num_tokens: int) -> int:
+        """Return the positions of a sequence's length that it gets before it looks for its prefix.
+
+        Where sharing takes no memory, these drop no more of the cache than a first block needs: the prefix
+        may be there. `reserve` takes the rest.
+        """
+        if not self._memory.shares_prefixes:
+            return num_tokens
+        free = self._memory.kv_capacity - self._memory.kv_used
+        return min(num_tokens, max(BLOCK_TOKENS, free // BLOCK_TOKENS * BLOCK_TOKENS))
 
     def release(self, sequence: EngineSequence) -> bool:
         """Release the slot of a closed sequence; return False if it was released before.

@@ -30,6 +30,8 @@ class BlockAllocator:
         kv_capacity: Token positions in total, in whole blocks.
     """
 
+    shares_prefixes = True
+
     def __init__(
         self,
         kv_tokens: int,

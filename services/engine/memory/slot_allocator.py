@@ -11,6 +11,8 @@ _MOST_SPARE = 4 * GRAIN
 class SlotAllocator:
     """Reservations per slot within a budget; holds no memory itself."""
 
+    shares_prefixes = False
+
     def __init__(self, kv_tokens: int, max_sequences: int) -> None:
         self.max_sequences = max_sequences
         self.kv_capacity = kv_tokens

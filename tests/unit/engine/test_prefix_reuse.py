@@ -7,12 +7,14 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from flyserve.core.clock import SystemClock
+from flyserve.core.errors import Overloaded
 from flyserve.core.messages import Open, StepTimes
 from flyserve.core.sequence import SequenceUpdate, TokenSequence
 from services.engine.base import Scores
 from services.engine.config import ModelSection
 from services.engine.engine import Engine
 from services.engine.memory.kv_cache import ContiguousKvCache
+from services.engine.memory.paged_kv_cache import PagedKvCache
 from services.engine.sequence import EngineSequence
 from services.engine.simulation.clock_engine import ClockEngine
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
@@ -31,9 +33,10 @@ class Costed(RememberingRunner):
 
 @asynccontextmanager
 async def running(
-    max_sequences: int = 8, kv_tokens: int = 4096, batch_tokens: int = 256
+    max_sequences: int = 8, kv_tokens: int = 4096, batch_tokens: int = 256, is_paged: bool = False
 ) -> AsyncIterator[Engine]:
-    runner = Costed(CONFIG, ContiguousKvCache(kv_tokens, max_sequences))
+    kind = PagedKvCache if is_paged else ContiguousKvCache
+    runner = Costed(CONFIG, kind(kv_tokens, max_sequences))
     engine = ClockEngine(runner, SystemClock(), ModelSection(max_batch_tokens=batch_tokens))
     await engine.start()
     yield engine
@@ -220,3 +223,26 @@ def test_a_preemption_during_an_update_is_not_lost() -> None:
     sequence.apply(SequenceUpdate(2, 3, Preempting((23,)), 4, kept))
     assert sequence.num_computed == 0
     assert next(sequence.score()).start == 0
+
+
+async def test_a_sequence_does_not_drop_the_prefix_that_it_is_about_to_share() -> None:
+    prompt, computed = PROMPT, []
+    async with running(kv_tokens=512, is_paged=True) as engine:
+        for _ in range(5):
+            sequence = await opened(engine, prompt)
+            computed.append((await scored(engine, sequence))[1].prefill_tokens)
+            engine.close(sequence)
+            prompt = [*prompt, *[7] * 32]
+    assert computed == [319, *[31] * 4]
+
+
+async def test_sequences_that_are_admitted_beside_a_full_cache_all_find_memory() -> None:
+    async with running(kv_tokens=512, is_paged=True) as engine:
+        first = await opened(engine, PROMPT)
+        await scored(engine, first)
+        engine.close(first)
+        both = [await opened(engine, [8 + number] * 240) for number in range(2)]
+        with pytest.raises(Overloaded):
+            await engine.open(Open("r", 64), queue=False)
+        await asyncio.gather(*(scored(engine, each) for each in both))
+        assert (engine.load().preemptions, engine.load().kv_used) == (0, 480)
