@@ -37,8 +37,8 @@ _MOST_ROWS = 512
 _BOUNDS = ((1, _MOST_ROWS), (64, _MOST_ROWS), (64, 64))
 """Fewest and most rows of a plain linear's call on a GPU, in the order in which they are tried. On an H200
 those of Llama 3.1 8B need the first (queries, gate and head), the second (output) and the third (down)."""
-_COUNTS = (*range(1, 9), 13, 16, 17, 31, 32, 33, 64, 100, 256, _MOST_ROWS)
-"""Numbers of rows at which libraries may choose another kernel."""
+_COUNTS = (*range(1, 9), 13, 17, 31, 33, 100, *range(16, 257, 16), _MOST_ROWS)
+"""Numbers of rows at which libraries may choose another kernel, and those of up to 16 whole verifications."""
 
 
 @dataclass(slots=True)
