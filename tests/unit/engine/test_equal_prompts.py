@@ -64,6 +64,22 @@ async def test_all_that_wait_for_a_long_prompt_hear_of_its_forwards() -> None:
     assert idle[1].result is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "length", "most"),
+    [(ContiguousKvCache, 8192, 1), (ContiguousKvCache, 1040, 4), (PagedKvCache, 8192, 7)],
+)
+async def test_few_prefixes_are_copied_between_two_forwards(
+    kind: type[KvCache], length: int, most: int
+) -> None:
+    driver, copied = driver_of(kind), list[int]()
+    steps = [start(driver, PROMPT[:length]) for _ in range(8)]
+    while any(future.result is None for _, future in steps):
+        before = len(driver.runner.copies)
+        assert driver.turn()
+        copied.append(len(driver.runner.copies) - before)
+    assert (max(copied), sum(copied)) == (most, 7)
+
+
 async def test_prompts_with_a_common_beginning_compute_it_once() -> None:
     driver = driver_of()
     steps = [start(driver, [*PROMPT[:4096], *([30 + index] * 1000)]) for index in range(4)]
