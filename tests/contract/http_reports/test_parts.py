@@ -271,7 +271,7 @@ async def test_each_part_of_a_message_has_its_own_rules(rig: HttpRig, case: Case
 
 
 async def test_a_response_whose_call_is_cut_says_so_in_its_item(rig: HttpRig) -> None:
-    asked = {"model": MODEL, "tools": [flat(TOOLS["tools"][0])]}
+    asked = {"model": MODEL, "tools": [flat(TOOLS["tools"][0])], "speculation": {"mode": "exact"}}
     for text, reason in ((CALL, "completed completed"), (CUT, "completed incomplete")):
         for answer in await respond(rig.http, input=text, **asked):
             assert answer.reason == reason and len(answer.calls) == 1
