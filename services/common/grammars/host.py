@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 _PROCESS_BYTES = 2 << 20
 """Memory that a fork copies by running, whatever its grammar; measured."""
+_MOST_ENDS = 3
+"""Times that responses may take a grammar over a limit: each costs all others a start of their own."""
 _END_S = 5.0
 """Time for the processes to end by themselves, once nobody uses them."""
 
@@ -188,7 +190,8 @@ class GrammarHost:
 class HostedGrammar:
     """A grammar that is compiled in a process of its own. The process ends when nothing refers to it.
 
-    A response that takes the process over a limit ends it; the next step compiles the grammar again.
+    A response that takes the process over a limit ends it; the next step compiles the grammar again. After
+    some such ends the fault is that of all responses.
 
     Attributes:
         num_bytes: Memory that its process has taken so far, beside what it shares with others.
@@ -204,6 +207,7 @@ class HostedGrammar:
         self._closed: list[int] = []
         self._followed: set[int] = set()
         self._fault: GrammarError | None = None
+        self._num_ends = 0
         self._is_compiled = False
         self.num_bytes = _PROCESS_BYTES
         self._pid, self._link = host.fork(tokenizer, limits)
@@ -211,7 +215,9 @@ class HostedGrammar:
     @property
     def is_lost(self) -> bool:
         """True if its process has ended, and is not replaced."""
-        return isinstance(self._fault, GrammarLost)
+        if self._fault is None:
+            return False
+        return isinstance(self._fault, GrammarLost) or self._num_ends >= _MOST_ENDS
 
     def compile(self, form: str) -> None:
         """Compile a grammar in the library's form; must be called once, first. Blocks.
@@ -265,6 +271,8 @@ class HostedGrammar:
         """Compile the grammar in another process, in place of one that a step has ended."""
         self._fault, self._is_compiled, self._followed = None, False, set()
         try:
+            if self._host.pid is None:
+                raise GrammarLost("the process that grammars are compiled in has ended")
             self._pid, self._link = self._host.fork(self._tokenizer, self._limits)
             self._talk(self._form)
         except GrammarError as error:
@@ -306,6 +314,7 @@ class HostedGrammar:
         if signal_number == signal.SIGKILL:  # of no limit: the system has no memory left, or someone ended it
             self._fault = GrammarLost("its process was killed: try again")
         elif signal_number:
+            self._num_ends += 1
             self._fault = GrammarError(fault_of(signal_number, self._limits, self._is_compiled))
         else:
             self._fault = GrammarLost("its process has ended: try again")

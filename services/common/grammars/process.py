@@ -39,6 +39,8 @@ _PR_SET_PDEATHSIG = 1
 _PAGE_BYTES = resource.getpagesize()
 _STEPS_PER_REPORT = 64
 """Steps after which the memory is reported again."""
+_PIECE_TOKENS = 16
+"""Tokens of a response that are followed within the time of a mask."""
 _NICENESS = 5
 """Niceness of the thread that compiles: tokens of other requests go first."""
 
@@ -206,6 +208,10 @@ class GrammarProcess:
         reply: dict[str, Any] = {}
         with _limited_cpu(self._limits["mask_s"]) as renew:
             try:
+                # NOTE: a response that is new here is followed from its start: each piece has its own time.
+                for end in range(min(keep, len(response)) + _PIECE_TOKENS, len(response), _PIECE_TOKENS):
+                    follower.move(response[:end])
+                    renew()
                 for mask in follower.masks(response, drafts, ending_ids):
                     masks.append(mask.tobytes())
                     renew()

@@ -150,6 +150,25 @@ def test_time_is_limited_for_each_mask_alone(host: GrammarHost) -> None:
     assert found(grammar.follower().masks([], letters, ())) == expected and not expected[1]
 
 
+def test_a_response_is_followed_from_its_start_whatever_that_takes(host: GrammarHost) -> None:
+    """Each of its steps was cheap. After a new start of the process all of them come at once."""
+    form, letters = of_lark('start: e\ne: e e | e "+" e | e e e | /[ab]/'), encoded("a") * 300
+    started_s = time.process_time()
+    expected = found(follower(form).masks(letters, [], ()))
+    limit_s = (time.process_time() - started_s) / 4
+    grammar = compiled(host, form, GrammarLimits(20, mask_s=limit_s))
+    assert found(grammar.follower().masks(letters, [], ())) == expected and not expected[1]
+
+
+def test_a_grammar_that_ends_its_process_again_and_again_is_given_up(host: GrammarHost) -> None:
+    grammar = compiled(host, unwinding(600), GrammarLimits(20, mask_s=0.2))
+    letters, other = encoded("a") * 2000, grammar.follower()
+    for number in range(3):
+        assert not grammar.is_lost and list(other.masks([], [], ())), number
+        assert "one mask" in found(grammar.follower().masks(letters, [], ()))[1]
+    assert grammar.is_lost and "one mask" in found(other.masks([], [], ()))[1]
+
+
 def test_a_fault_of_a_draft_ends_the_masks_there_and_nothing_else(host: GrammarHost) -> None:
     grammar = compiled(host, of_lark(TOO_WIDE_AFTER_AA))
     (a,), (b,) = encoded("a"), encoded("b")
