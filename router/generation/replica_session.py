@@ -38,14 +38,11 @@ class ReplicaSession(ABC, Generic[S]):
 
     Attributes:
         tier: Name of the tier, for messages.
-        reports_prefills: The replica reports the forwards of a long prompt; else the first step, which
-            computes it, may take longer than the time limit at a sound replica.
         connections: All connections of this response, with their bytes and replays.
         has_changed_kernels: Replicas with different kernels have computed parts of the response.
     """
 
     tier: ClassVar[str]
-    reports_prefills: ClassVar[bool]
 
     def __init__(
         self,
@@ -141,8 +138,7 @@ class ReplicaSession(ABC, Generic[S]):
             with self._step_timeout:
                 answer = await step(self._connection.stream)
         except TimeoutError:
-            is_judged = self.reports_prefills or self._has_answered
-            if is_judged and self.replica.num_answers == self._answers_before:
+            if self.replica.num_answers == self._answers_before:
                 self.replica.fail()
             raise NotReady(f"no answer within {self._timeout_s:g} s (router.verify_timeout_s)") from None
         self._record(answer, asyncio.get_running_loop().time() - self._started_s)

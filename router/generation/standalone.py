@@ -34,7 +34,6 @@ class StandaloneSession(ReplicaSession[DrafterStream]):
     """
 
     tier: ClassVar[str] = "drafter"
-    reports_prefills: ClassVar[bool] = False
 
     def __init__(
         self, context: RouterContext, request: PreparedRequest, make_open: Callable[[], Open]

@@ -21,7 +21,6 @@ class TargetSession(ReplicaSession[TargetStream]):
     """Verify at one replica; after its failure replay the sequence at another one with the same weights."""
 
     tier: ClassVar[str] = "target"
-    reports_prefills: ClassVar[bool] = True
 
     def __init__(
         self,
