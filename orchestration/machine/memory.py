@@ -74,9 +74,9 @@ def fitting_kv_tokens(uses: Sequence[MemoryUse], machine: Machine) -> dict[Role,
     return {use.role: max(most, use.least) for use in open_uses if most < use.kv_tokens}
 
 
-def working_bytes(batch_tokens: int, vocab_size: int) -> int:
-    """Return the memory that a process takes beside weights, keys and values; forwards have so many rows."""
-    return _PROCESS_BYTES + batch_tokens * vocab_size * _LOGIT_BYTES
+def working_bytes(logit_rows: int, vocab_size: int) -> int:
+    """Return the memory that a process takes beside weights, keys and values; so many rows have logits."""
+    return _PROCESS_BYTES + logit_rows * vocab_size * _LOGIT_BYTES
 
 
 def _no_room(uses: Sequence[MemoryUse], machine: Machine) -> str:

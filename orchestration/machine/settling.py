@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from flyserve.core.errors import ConfigError
-from flyserve.core.messages import Role
+from flyserve.core.messages import VERIFIED_TOKENS, Role
 from orchestration.control.gpus import fit_on_gpus
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.scaling import at_its_largest
@@ -187,6 +187,7 @@ def _use(
     """Return the memory that a tier on the CPU takes; vLLM sizes its KV memory by itself."""
     kv_tokens = tier.kv_tokens if isinstance(tier, BuiltinTier) and tier.kv_tokens != AUTO else 0
     dtype = Dtype(keys.get("dtype", tier.dtype))
+    logit_rows = min(tier.batch_tokens, tier.max_sequences * VERIFIED_TOKENS)
     computed = tier.model_copy(update={"dtype": dtype})
     kv_dtype = Dtype.FLOAT32 if is_widened(dtype, share.shards, machine.has_matrix_units) else dtype
     return MemoryUse(
@@ -194,7 +195,7 @@ def _use(
         model=str(tier.model),
         weight_bytes=_demand(computed, facts).weight_bytes * share.replicas,
         position_bytes=facts.kv_bytes_as(kv_dtype.value) * share.replicas,
-        working_bytes=working_bytes(tier.batch_tokens, facts.vocab_size) * share.shards * share.replicas,
+        working_bytes=working_bytes(logit_rows, facts.vocab_size) * share.shards * share.replicas,
         kv_tokens=int(kv_tokens),
         is_fixed="kv_tokens" in tier.model_fields_set,
     )

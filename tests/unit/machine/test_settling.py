@@ -103,7 +103,9 @@ def test_kv_memory_on_a_cpu_is_what_fits_beside_the_weights() -> None:
     assert kv_tokens({}, 25.6) == 65_136
     assert kv_tokens({}, 20) == 22_400
     assert kv_tokens({"replicas": 2}, 38) == 14_784
-    assert kv_tokens({"max_batch_tokens": 4096}, 21.5) == 5792, "logits of 4,096 rows take 4.2 GB"
+    many = {"max_batch_tokens": 4096, "max_sequences": 256}
+    assert kv_tokens(many, 21.5) == 5792, "logits of 4,096 rows take 4.2 GB"
+    assert kv_tokens({"max_batch_tokens": 4096}, 21.5) == 29_840, "rows of prompts have no logits"
     assert kv_tokens({}, 22, {"model": "/b"}) == 10_960, "both tiers hold as many"
     assert kv_tokens({}, 22, {"model": "/b", "kv_tokens": 8192}) == 13_744
     assert kv_tokens({}, 17) == 4096, "the fewest may take what is kept free for a forward"
