@@ -160,5 +160,5 @@ def _until_ended(process: _Process) -> None:
 def _end(process: _Process) -> None:
     """End a verifier, also one that has ended, and its children; nothing if its id is free."""
     if process.returncode is None:
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, PermissionError):  # macOS: a group of ended processes alone
             os.killpg(process.pid, signal.SIGKILL)

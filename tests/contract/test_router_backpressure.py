@@ -15,6 +15,7 @@ from flyserve.core.messages import Open, Opened, Verification, VerifyStep
 from flyserve.core.sequence import ReplicatedSequence
 from flyserve.v1 import generation_pb2 as pb
 from flyserve.wire.streams import verify_response_to_wire
+from router.generation.step_timeout import StepTimeout
 from router.generation.target_session import TargetSession
 from services.common.shared_stream.server import Send
 from tests.contract.fakes import FakeTarget, HashModel, held
@@ -78,7 +79,17 @@ def prompt(*tokens: int) -> pb.TokenIds:
     return pb.TokenIds(ids=tokens)
 
 
-async def test_a_wait_for_a_place_is_not_a_fault(model: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_wait_for_a_place_is_not_a_fault(
+    model: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_paused, pause = 0, StepTimeout.pause
+
+    def counted(timeout: StepTimeout) -> None:
+        nonlocal num_paused
+        num_paused += 1
+        pause(timeout)
+
+    monkeypatch.setattr(StepTimeout, "pause", counted)
     target = FakeTarget(HashModel())
     target.places = asyncio.Semaphore(2)
     async with running(model, [target], verify_timeout_s=STEP_S) as rig:
@@ -87,7 +98,7 @@ async def test_a_wait_for_a_place_is_not_a_fault(model: Path, caplog: pytest.Log
         calls = []
         for number in range(8):
             calls.append(asyncio.create_task(rig.generate(PLAIN, request_id=str(number))))
-            while target.num_queued <= number:
+            while num_paused <= number:
                 await asyncio.sleep(0.01)
         pass_time(STEP_S + 1)
         await asyncio.sleep(0.1)

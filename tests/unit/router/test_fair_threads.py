@@ -31,6 +31,8 @@ async def test_work_of_one_tenant_does_not_wait_for_all_of_another() -> None:
     while sum(map(len, pool._waiting.values())) < len(names):
         await asyncio.sleep(0)
     works[3].cancel()
+    while not any(future.cancelled() for jobs in pool._waiting.values() for future, _ in jobs):
+        await asyncio.sleep(0)
     release.set()
     await asyncio.gather(*works, return_exceptions=True)
     expected = [f"a{index}" for index in range(50) if index != 2]
