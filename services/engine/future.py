@@ -63,7 +63,13 @@ class EngineFuture:
         self._wake_up()
 
     def notify(self, notice: Queued | Opened) -> None:
-        """Let the coroutine report a notice; must be called on its own loop."""
+        """Let the coroutine report a notice; must be called on its own loop.
+
+        Of several forwards of a prompt that it has not reported yet it reports one: a client takes few
+        messages at once.
+        """
+        if isinstance(notice, Opened) and self._notices and isinstance(self._notices[-1], Opened):
+            return
         self._notices.append(notice)
         self._wake_up()
 
