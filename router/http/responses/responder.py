@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
@@ -73,6 +74,7 @@ class ResponsesResponder(Responder):
 
     async def _stream(self, send: Send) -> None:
         events, output, finish_reason = _NumberedEvents(send), Output(_new_id), FinishReason.STOP_TOKEN
+        unsent = deque[Event]()  # that an error leaves, of a chunk that the output has
 
         async def begin() -> None:
             if not events.number:
@@ -84,8 +86,9 @@ class ResponsesResponder(Responder):
             nonlocal finish_reason
             await begin()
             cost_s = self._added_cost_s(output, chunk)
-            for event in await off_loop(cost_s, lambda: list(self._added(output, chunk))):
-                await events.send(event, cost_s)
+            await off_loop(cost_s, lambda: unsent.extend(self._added(output, chunk)))
+            while unsent:
+                await events.send(unsent.popleft(), cost_s)
             finish_reason = chunk.finish_reason or finish_reason
 
         try:
@@ -97,7 +100,7 @@ class ResponsesResponder(Responder):
                 raise
             reply = reply_to(error)
             last = await off_loop(self._end_cost_s, lambda: self._failed_events(output, reply))
-        for event in last:
+        for event in [*unsent, *last]:
             await events.send(event, self._end_cost_s)
         await events.end()
 
