@@ -43,8 +43,6 @@ from services.common.telemetry.process import Telemetry
 
 logger = logging.getLogger(__name__)
 
-_IDLE_S = 60.0
-"""Time without a call after which a connection over gRPC is closed; its client reconnects by itself."""
 _MOST_CONNECTIONS = 4096
 """Most connections over gRPC; further ones are closed."""
 
@@ -94,7 +92,6 @@ def _connection_options(config: RouterConfig) -> Sequence[tuple[str, int]]:
     raise_file_limit()
     return (
         ("grpc.max_connection_age_ms", int(config.max_connection_age_s * 1000)),
-        ("grpc.max_connection_idle_ms", int(_IDLE_S * 1000)),
         ("grpc.max_allowed_incoming_connections", max(1, min(_MOST_CONNECTIONS, most_open_files() // 4))),
     )
 

@@ -104,15 +104,6 @@ async def test_connections_are_limited(tmp_path: Path, monkeypatch: pytest.Monke
         assert (await tokenized()).tokens, "the others have ended"
 
 
-async def test_idle_connections_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_IDLE_S", 0.1)
-    async with locked(tmp_path) as (rig, key), asyncio.timeout(LIMIT_S):
-        assert await sent(rig.addresses[0], PREFACE), "gRPC says that it closes"
-        for _ in range(2):
-            assert (await rig.stub.Tokenize(pb.TokenizeRequest(text="x"), metadata=key)).tokens
-            await sent(rig.addresses[0], PREFACE)
-
-
 async def test_a_connection_has_a_maximum_of_calls(tmp_path: Path) -> None:
     async with locked(tmp_path) as (rig, _), asyncio.timeout(LIMIT_S):
         host, _, port = rig.addresses[0].rpartition(":")
