@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from flyserve.core.clock import Clock
-from flyserve.core.errors import FlyServeError, InternalError, Overloaded
+from flyserve.core.errors import FlyServeError, InternalError, InvalidRequest, Overloaded
 from flyserve.core.response import Round, Statistics
 from flyserve.core.types import FinishReason
 from router.generation.log_limit import LogLimit
@@ -84,7 +84,8 @@ class RequestTelemetry:
         self._metrics.request_duration.labels(self._mode).observe(seconds)
         if self._span is not None:
             self._span.set_attribute("outcome", outcome)
-        unlogged = self._rejection_log.figures() if self._mode == UNKNOWN else {}
+        is_limited = self._mode == UNKNOWN and outcome in _REJECTED
+        unlogged = self._rejection_log.figures() if is_limited else {}
         if unlogged is not None:
             figures = {"mode": self._mode, "outcome": outcome, "seconds": seconds}
             logger.info("request ended", extra={FIGURES: {**figures, **unlogged, **_api_key()}})
@@ -137,3 +138,7 @@ def outcome_of(error: BaseException | None) -> str:
     if isinstance(error, FlyServeError) and not isinstance(error, InternalError):
         return re.sub("(?<!^)(?=[A-Z])", "_", type(error).__name__).lower()
     return "internal"
+
+
+_REJECTED = frozenset({outcome_of(Overloaded("")), outcome_of(InvalidRequest())})
+"""Outcomes that a client can have at any rate."""

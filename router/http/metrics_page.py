@@ -10,7 +10,6 @@ from starlette.responses import Response
 
 _KEPT_S = 1.0
 """Time that encoded metrics are kept: encoding takes a thread, and time from the event loop."""
-_OPENMETRICS = "application/openmetrics-text"
 
 
 class _Encoded(NamedTuple):
@@ -29,7 +28,7 @@ class MetricsPage:
 
     async def send(self, request: Request) -> Response:
         # NOTE: a client also names versions; only the two formats are kept, so it cannot fill the memory.
-        media_type = _OPENMETRICS if _OPENMETRICS in request.headers.get("accept", "") else "text/plain"
+        media_type = _media_type(request.headers.get("accept", ""))
         async with self._encoding:
             encoded = self._encoded.get(media_type)
             if encoded is None or encoded.expires_s <= _now_s():
@@ -40,6 +39,13 @@ class MetricsPage:
         encode, content_type = choose_encoder(media_type)
         expires_s = _now_s() + _KEPT_S
         return _Encoded(content_type, await asyncio.to_thread(encode, self._registry), expires_s)
+
+
+def _media_type(accept: str) -> str:
+    try:
+        return choose_encoder(accept)[1].partition(";")[0]
+    except (TypeError, ValueError):  # a version that is none
+        return "text/plain"
 
 
 def _now_s() -> float:

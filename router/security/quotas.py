@@ -58,9 +58,16 @@ class Quotas:
                 add_bytes(number)
                 held += number
 
+            def hold_more(number: int) -> None:
+                try:
+                    hold(number)
+                except Overloaded:
+                    self._pay(caller, -1)  # it is not served
+                    raise
+
             hold(num_bytes)
             with self._counted(caller, 1):
-                yield hold
+                yield hold_more
 
     @contextmanager
     def batch(self, caller: Caller, number: int) -> Iterator[None]:

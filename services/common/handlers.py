@@ -60,11 +60,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
         @asynccontextmanager
         async def around(context: Context) -> AsyncIterator[HoldBytes]:
-            if handler.response_streaming:
-                # NOTE: gRPC otherwise sends it with the first message. If that write is cancelled, as at a
-                # deadline, gRPC can no longer send the status, and the call never ends for its client.
-                await context.send_initial_metadata(())
             async with _guard(context):
+                if handler.response_streaming:
+                    # NOTE: gRPC otherwise sends it with the first message. If that write is cancelled, as at
+                    # a deadline, gRPC can no longer send the status, and the call never ends for its client.
+                    await context.send_initial_metadata(())
                 with self._admitted(method, context) as hold:
                     yield hold
 

@@ -56,7 +56,11 @@ async def test_metrics_are_encoded_once_for_all_who_ask_within_a_second(
         ("application/openmetrics-text", "application/openmetrics-text; version=1.0.0; charset=utf-8"),
         (
             "application/openmetrics-text;version=abc,text/plain;q=0.5",
-            "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            "text/plain; version=0.0.4; charset=utf-8",
+        ),
+        (
+            "application/openmetrics-text;version=0.0.1,text/plain;version=0.0.4;q=0.5",
+            "text/plain; version=0.0.4; charset=utf-8",
         ),
     ],
 )

@@ -55,6 +55,14 @@ def test_a_key_has_a_maximum_per_minute_and_a_rejection_has_a_retry_delay() -> N
     assert served() == 30
 
 
+def test_a_request_that_is_rejected_for_its_bytes_costs_none_of_its_rate() -> None:
+    found, alice = quotas(), Caller("alice", requests_per_minute=2)
+    for _ in range(5):
+        with pytest.raises(Overloaded, match="max_body_bytes_per_key"), found.admitted(alice) as hold:
+            hold(61)
+    assert [is_rejected(found.admitted(alice)) for _ in range(3)] == [False, False, True]
+
+
 def test_each_prompt_of_a_batch_counts_as_a_request() -> None:
     found, alice = quotas(), Caller("alice", max_concurrent=3, requests_per_minute=5)
     with found.admitted(alice), found.batch(alice, 2):
