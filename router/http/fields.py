@@ -106,7 +106,7 @@ class StreamOptions(RequestModel):
 class TextPart(SentBack):
     """A part of a message's content, or of a prediction's; `text` and `input_text` are what clients write."""
 
-    type: Literal["text", "input_text", "output_text"]
+    type: Literal["text", "input_text", "output_text"] | None = "text"
     text: str
 
 

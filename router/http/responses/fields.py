@@ -22,7 +22,7 @@ LOGPROBS = "message.output_text.logprobs"
 class MessageItem(SentBack):
     """A message."""
 
-    type: Literal["message"] = "message"
+    type: Literal["message"] | None = "message"
     role: Literal["user", "assistant", "system", "developer"]
     content: Text
 

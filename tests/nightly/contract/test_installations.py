@@ -89,7 +89,8 @@ def sources(folder: Path) -> Path:
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
     """Run a command that finds no code of the repository by itself."""
-    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    paths = ("PYTHONPATH", "PYTHONSAFEPATH")
+    inherited = {name: value for name, value in os.environ.items() if name not in paths}
     return subprocess.run(
         command, cwd=cwd, env={**inherited, **environment}, capture_output=True, text=True, timeout=600
     )
@@ -107,7 +108,7 @@ def test_a_client_calls_a_router_with_the_base_dependencies_alone(
 
 def test_the_command_line_names_the_extra_that_is_missing(bare_python: Path, tmp_path: Path) -> None:
     done = run(bare_python.with_name("flyserve"), "info", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.endswith("is not installed: pip install 'flyserve[cli]'\n")
     assert done.stderr.count("\n") == 1
 
