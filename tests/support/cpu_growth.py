@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 _ATTEMPTS = 5
 _MOST_GROWTH = 8.0
-"""Of four times the input: linear work takes 4 times as long, quadratic work up to 16 times."""
+"""Four times the input: linear work takes 4 times as long, quadratic work up to 16 times."""
 
 
 def assert_linear(work: Callable[[int], object], size: int) -> None:
