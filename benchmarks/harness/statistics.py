@@ -73,7 +73,7 @@ def ratios(values: Sequence[float], base: Sequence[float]) -> list[float]:
 
 
 def ratio_spread(values: Sequence[float], base: Sequence[float]) -> Spread:
-    """Return the spread of `ratios`: a few repetitions tell no confidence interval."""
+    """Return the spread of `ratios`: a few repetitions are too few for a confidence interval."""
     return spread(ratios(values, base))
 
 

@@ -107,7 +107,7 @@ def _lines(sizes: Sequence[Row]) -> dict[str, list[tuple[float, float]]]:
 
 
 def _goals(sizes: Sequence[Row]) -> Table:
-    """Return the goals of the largest deployment; one window of each tells no interval."""
+    """Return the goals of the largest deployment; one window of each has no interval."""
     most = max(row.targets for row in sizes)
     lines = (_goal(row) for row in sizes if row.targets == most)
     return Table("goals", ("goal", "limit", "measured", ""), tuple(lines))

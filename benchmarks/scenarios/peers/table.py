@@ -32,8 +32,9 @@ class Duel:
         beside = f"{self.ratio.value:.2f}x {self.other}"
         if self.ratio.low > 1:
             return f"**FlyServe**, {beside}"
-        is_slower = self.ratio.high < 1
-        return f"{self.other}: FlyServe {self.ratio.value:.2f}x" if is_slower else f"not told apart, {beside}"
+        if self.ratio.high < 1:
+            return f"{self.other}: FlyServe {self.ratio.value:.2f}x"
+        return f"not significant, {beside}"
 
 
 def places(parts: Parts) -> dict[str, Runs]:

@@ -62,7 +62,7 @@ def test_the_fastest_ways_that_may_answer_are_compared() -> None:
         replace(run, seconds=s) for run, s in zip(noisy["FlyServe plain"], (0.5, 1.0, 2.0), strict=True)
     ]
     even = duel(noisy, 16, Kind.PLAIN)
-    assert even and str(even).startswith("not told apart, 0.86x llama.cpp f16")
+    assert even and str(even).startswith("not significant, 0.86x llama.cpp f16")
 
 
 def test_one_table_has_every_way_in_every_place_after_the_winners(tmp_path: Path) -> None:
