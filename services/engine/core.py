@@ -21,8 +21,6 @@ from services.engine.sequence import EngineSequence
 logger = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 1.0
-_COPIED_TOKENS = 4096
-"""Positions after whose copy no other prefix is copied before a forward: 1 GB of an 8B model in float32."""
 
 
 class _KvShortage(Exception):
@@ -55,6 +53,7 @@ class EngineCore:
         self._scheduler = Scheduler(max_batch_tokens)
         self._batch_window = BatchWindow(clock, max_batch_tokens)
         self._deliveries: list[Delivery] = []
+        self._copies_wait = False
         self._prefill_tokens = 0
         self._reused_tokens = 0
         self._preemptions = 0
@@ -152,6 +151,9 @@ class EngineCore:
     def next_batch(self) -> list[ScheduledJob]:
         """Return the jobs of the next forward, with memory reserved for all; empty if no job can run."""
         self._admit()
+        if self._copies_wait:
+            # NOTE: not before: sequences that came meanwhile would take all copies, again and again.
+            self._kv.allow_copies()
         while self.has_work:
             try:
                 batch = self._scheduler.next_batch(partial(self._reserve, self._share_prefills()))
@@ -159,6 +161,8 @@ class EngineCore:
                 self._make_room(self._kv.sequence(shortage.args[0]))
             else:
                 self._admit()  # a preemption may have freed more memory than was needed
+                if not self._copies_wait:
+                    self._kv.allow_copies()
                 return batch
         return []
 
@@ -235,15 +239,14 @@ class EngineCore:
 
     def _share_prefills(self) -> Set[KvSlot]:
         """Let jobs reuse what others have computed; return the slots that wait for it, or for its copy."""
-        shared, num_copied = share_prefills(self._scheduler.pending(), self._kv.num_reusable), 0
+        shared = share_prefills(self._scheduler.pending(), self._kv.num_reusable)
+        self._copies_wait = False
         for job in sorted(shared.reusable, key=lambda job: (-job.priority, job.number)):
-            item = job.next_input
-            if item is not None and num_copied >= _COPIED_TOKENS:
-                shared.held.add(item.slot)
-                continue
-            self._scheduler.replan(job)
-            if not self._scorer.shares_prefixes and job.next_input is not None:
-                num_copied += job.next_input.num_reused
+            if self._kv.may_copy:
+                self._scheduler.replan(job)
+            elif job.next_input is not None:
+                shared.held.add(job.next_input.slot)
+                self._copies_wait = True
         return shared.held
 
     def _reserve(self, held: Set[KvSlot], item: ForwardInput) -> bool:

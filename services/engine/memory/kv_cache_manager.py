@@ -10,6 +10,9 @@ from services.engine.base import NO_SLOT, ForwardInput, KvAllocator, KvSlot
 from services.engine.memory.prefix_cache import PrefixCache, PrefixIndex
 from services.engine.sequence import EngineSequence
 
+_COPIED_TOKENS = 4096
+"""Positions after whose copy no other prefix is copied before a forward: 1 GB of an 8B model in float32."""
+
 
 class KvCacheManager(PrefixCache):
     """Open sequences, with or without memory, and cached prefixes in order of their last use.
@@ -28,6 +31,7 @@ class KvCacheManager(PrefixCache):
         self._numbers = itertools.count()
         self._cached: OrderedDict[KvSlot, None] = OrderedDict()
         self._index = PrefixIndex()
+        self._num_copied = 0
 
     def __len__(self) -> int:
         return len(self._open)
@@ -133,6 +137,15 @@ class KvCacheManager(PrefixCache):
         """Return how many blocks of an input, from the front, other slots hold."""
         return self._index.num_held(item.blocks, item.slot)
 
+    @property
+    def may_copy(self) -> bool:
+        """False if `reuse` has to wait for `allow_copies`, because what it copied takes long already."""
+        return self._num_copied < _COPIED_TOKENS
+
+    def allow_copies(self) -> None:
+        """Let prefixes be copied again; called for each forward."""
+        self._num_copied = 0
+
     def num_published(self, slot: KvSlot) -> int:
         return self._index.num_blocks(slot)
 
@@ -144,7 +157,8 @@ class KvCacheManager(PrefixCache):
 
         A cached slot becomes the newest by it, unless most of it is shared: then this slot takes its place.
         """
-        match = self._index.match(keys, computed_blocks, slot) if self.has_memory(slot) else None
+        may_reuse = self.may_copy and self.has_memory(slot)
+        match = self._index.match(keys, computed_blocks, slot) if may_reuse else None
         if match is None:
             return 0
         if match.slot in self._cached and 2 * match.num_blocks < self._index.num_blocks(match.slot):
@@ -152,6 +166,8 @@ class KvCacheManager(PrefixCache):
         copy = partial(self._memory.copy_prefix, match.slot, slot, match.num_blocks * BLOCK_TOKENS)
         if not self._take(copy, protected=match.slot):
             return 0
+        if not self._memory.shares_prefixes:
+            self._num_copied += match.num_blocks * BLOCK_TOKENS
         self._index.truncate(slot, computed_blocks * BLOCK_TOKENS)
         self._index.extend(slot, keys[: match.num_blocks])  # it may close before its first forward
         return match.num_blocks

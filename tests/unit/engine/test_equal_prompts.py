@@ -1,5 +1,6 @@
 """Equal prompts that arrive together are computed once, whatever happens to the one that computes them."""
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -68,16 +69,35 @@ async def test_all_that_wait_for_a_long_prompt_hear_of_its_forwards() -> None:
     ("kind", "length", "most"),
     [(ContiguousKvCache, 8192, 1), (ContiguousKvCache, 1040, 4), (PagedKvCache, 8192, 7)],
 )
+@pytest.mark.parametrize("is_cached", [False, True])
 async def test_few_prefixes_are_copied_between_two_forwards(
-    kind: type[KvCache], length: int, most: int
+    kind: type[KvCache], length: int, most: int, is_cached: bool
 ) -> None:
-    driver, copied = driver_of(kind), list[int]()
-    steps = [start(driver, PROMPT[:length]) for _ in range(8)]
+    driver, copied = driver_of(kind), [0]
+    if is_cached:
+        finish(driver, [earlier := start(driver, PROMPT[:length])])
+        driver.core.close(earlier[0])
+    number = 7 + (not is_cached)
+    steps = [start(driver, PROMPT[:length]) for _ in range(number)]
     while any(future.result is None for _, future in steps):
-        before = len(driver.runner.copies)
         assert driver.turn()
-        copied.append(len(driver.runner.copies) - before)
-    assert (max(copied), sum(copied)) == (most, 7)
+        copied.append(len(driver.runner.copies))
+    each_turn = [after - before for before, after in itertools.pairwise(copied)]
+    assert (max(each_turn), sum(each_turn)) == (most, 7)
+
+
+@pytest.mark.parametrize("priority", [0, 1])
+async def test_a_copy_that_waits_comes_before_those_of_later_requests(priority: int) -> None:
+    driver = driver_of()
+    finish(driver, [earlier := start(driver, PROMPT)])
+    driver.core.close(earlier[0])
+    start(driver, PROMPT)
+    _, waits = start(driver, PROMPT, priority)
+    for _ in range(4):
+        sequence, _ = start(driver, PROMPT)
+        driver.turn()
+        driver.core.close(sequence)
+    assert waits.result is not None
 
 
 async def test_prompts_with_a_common_beginning_compute_it_once() -> None:
