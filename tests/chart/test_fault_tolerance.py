@@ -7,7 +7,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tests.chart.charts import one, rendered
+from tests.chart.charts import one, rendered, shown_notes
 from tests.chart.test_examples import OWN_SCHEMA
 
 STORES: dict[str, tuple[Any, Any]] = {
@@ -49,3 +49,10 @@ def test_ray_keeps_its_state_where_the_values_say(case: str, tmp_path: Path) -> 
             name, field = expected[key]
             expected[key] = {"valueFrom": {"secretKeyRef": {"name": name, "key": field}}}
     assert json.dumps(found, sort_keys=True) == json.dumps(expected, sort_keys=True)
+
+
+def test_the_notes_name_the_switch_of_kuberay_that_rocksdb_needs(tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(json.dumps({"ray": {"gcsFaultTolerance": {"rocksdb": {"enabled": True}}}}))
+    switch = "--feature-gates=GCSFaultToleranceEmbeddedStorage=true"
+    assert switch in shown_notes(tmp_path, file) and switch not in shown_notes(tmp_path)

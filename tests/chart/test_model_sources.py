@@ -22,6 +22,7 @@ FETCHED: dict[str, Any] = {
 BUCKET = {"source": "s3://bucket/llama", "folder": "llama"}
 OWN_IMAGE = {"fetch": {"image": {"repository": "here/flyserve-s3"}}}
 HUB = {"target": {"model": "org/name@main"}}
+SHIPPED = {"drafter": {"model": "demo/models/drafter"}}
 
 
 def jobs(manifests: list[Manifest]) -> list[Manifest]:
@@ -141,6 +142,55 @@ def test_weights_without_a_volume_take_the_space_that_is_granted(tmp_path: Path)
     assert environment(found["router"]["containers"][0])["HF_HOME"] == "/tmp/hub"
     for role in found.keys() - {"target"}:
         assert "models" not in {volume["name"] for volume in found[role]["volumes"]}
+
+
+@pytest.mark.parametrize("vocabulary", ["same", "text"])
+def test_a_drafter_that_maps_text_reads_the_target_s_tokenizer(vocabulary: str, tmp_path: Path) -> None:
+    maps = vocabulary == "text"
+
+    def drafter(values: Any) -> Any:
+        more = {"drafter": {**values["drafter"], "vocabulary": vocabulary}}
+        return pods(rendered(tmp_path, {**values, **more}))["drafter"]
+
+    target = {"target": {"model": "/models/llama"}, "models": {"existingClaim": "weights"}}
+    claimed = drafter({**SHIPPED, **target})
+    mounts = {mount["name"] for mount in claimed["containers"][0]["volumeMounts"]}
+    assert ("models" in mounts) == maps
+    assert len(drafter(FETCHED)["initContainers"]) == 1 + maps
+    hub = {"hub": {"online": True, "ephemeralSize": "1Gi"}}
+    fetching_drafter = drafter({**SHIPPED, **HUB, "models": hub})["containers"][0]
+    assert environment(fetching_drafter).get("HF_HUB_OFFLINE") == ("0" if maps else None)
+
+
+def test_what_fetches_from_the_hub_can_write_its_cache(tmp_path: Path) -> None:
+    online = {"existingClaim": "weights", "hub": {"online": True}}
+    values = {**HUB, "models": online, "router": {"chat_template": "/models/chat.jinja"}}
+    homes = {}
+    for role, spec in pods(rendered(tmp_path, values)).items():
+        (container, *_) = spec["containers"]
+        home = homes[role] = {each["name"]: each for each in container.get("env", ())}.get("HF_HOME", {})
+        reads = [mount["mountPath"] for mount in container["volumeMounts"] if mount.get("readOnly")]
+        assert not any(home.get("value", "").startswith(f"{path}/") for path in reads), role
+    assert (homes["router"]["value"], homes["target"]["value"]) == ("/tmp/hub", "/models/hub")
+
+
+def restart_delays_s(number: int) -> int:
+    """Return the time that Kubernetes waits before this many restarts of a container."""
+    return sum(min(300, 10 * 2**index) for index in range(number))
+
+
+@pytest.mark.parametrize("timeout_s", [600, 21_600, 200_000])
+def test_a_fetch_that_fails_is_repeated_until_its_time_is_over(timeout_s: int, tmp_path: Path) -> None:
+    fetch = {**FETCHED["models"]["fetch"], "timeoutSeconds": timeout_s}
+    for job in jobs(rendered(tmp_path, {**FETCHED, "models": {**FETCHED["models"], "fetch": fetch}})):
+        assert job["spec"]["activeDeadlineSeconds"] == timeout_s
+        assert restart_delays_s(job["spec"]["backoffLimit"]) >= timeout_s
+
+
+def test_the_log_of_an_apply_that_failed_stays_with_its_pod(tmp_path: Path) -> None:
+    for made in rendered(tmp_path):
+        if made["kind"] == "Job":
+            assert made["spec"]["template"]["spec"]["restartPolicy"] == "Never"
 
 
 def test_folders_of_the_image_can_have_any_name(tmp_path: Path) -> None:

@@ -42,6 +42,12 @@ def test_an_autoscaler_s_number_is_rendered_only_where_it_runs(tmp_path: Path) -
         assert "replicas" not in one(made, "Deployment")["spec"]
 
 
+def test_keda_may_follow_the_autoscaler_in_one_upgrade(tmp_path: Path) -> None:
+    """Helm creates KEDA's object before it removes the autoscaler, which KEDA refuses without this."""
+    autoscaler = one(rendered(tmp_path, SCALED), "HorizontalPodAutoscaler")
+    assert autoscaler["metadata"]["annotations"]["validations.keda.sh/hpa-ownership"] == "false"
+
+
 def test_without_autoscaling_the_number_is_that_of_the_values(
     installed: list[Manifest], tmp_path: Path
 ) -> None:

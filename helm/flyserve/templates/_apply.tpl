@@ -2,7 +2,7 @@
 {{- define "flyserve.applyJob" -}}
 {{- $root := .root -}}
 {{- $self := dict "root" $root "role" "apply" "cluster" .cluster -}}
-backoffLimit: 20
+backoffLimit: 6
 activeDeadlineSeconds: {{ mul 3 $root.Values.apply.timeoutSeconds }}
 ttlSecondsAfterFinished: 3600
 template: {{- include "flyserve.pod" (set $self "pod" (include "flyserve.applyPod" $self)) | nindent 2 }}
@@ -15,7 +15,7 @@ metadata:
   labels: {{- include "flyserve.podLabels" . | nindent 4 }}
   {{- include "flyserve.podAnnotations" (merge (dict "more" $checksum) .) | nindent 2 }}
 spec:
-  restartPolicy: OnFailure
+  restartPolicy: Never   # a pod that failed stays with its log as long as the Job
   {{- include "flyserve.podSpec" . | trim | nindent 2 }}
   containers:
     - name: apply

@@ -7,7 +7,8 @@
 
 {{/* The Job that fetches a model; it does nothing if the claim holds the model. Arguments: root, role (fetch), cluster, model. */}}
 {{- define "flyserve.fetchJob" -}}
-backoffLimit: 10
+# It tries until its time is over: a token or a license may be put right meanwhile, and this does not change the Job.
+backoffLimit: {{ add 10 (div (int .root.Values.models.fetch.timeoutSeconds) 60) }}
 activeDeadlineSeconds: {{ int .root.Values.models.fetch.timeoutSeconds }}
 template: {{- include "flyserve.pod" (merge (dict "pod" (include "flyserve.fetchPod" .)) .) | nindent 2 }}
 {{- end -}}

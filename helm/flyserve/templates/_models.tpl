@@ -18,8 +18,8 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Files that the pods of a role read, as a JSON list: models, and the chat template of routers. The head, Jobs and
-sub-drafters that look tokens up read none. Arguments: root, role. */}}
+{{/* Files that the pods of a role read, as a JSON list: models, the chat template of routers, and the target's tokenizer if a
+drafter maps its drafts by their text. The head, Jobs and sub-drafters that look tokens up read none. Arguments: root, role. */}}
 {{- define "flyserve.modelFiles" -}}
 {{- $values := .root.Values -}}
 {{- $files := list -}}
@@ -29,6 +29,7 @@ sub-drafters that look tokens up read none. Arguments: root, role. */}}
 {{- range $role := include "flyserve.inhabitants" . | fromJsonArray -}}
 {{- $filled := include "flyserve.filledKeys" (dict "root" $.root "role" $role) | fromJson -}}
 {{- $files = append $files ((get $values $role).model | default $filled.model) -}}
+{{- if eq ((get $values $role).vocabulary | default "same") "text" -}}{{- $files = append $files $values.target.model -}}{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- compact $files | toJson -}}
@@ -69,10 +70,12 @@ Arguments: root, role. */}}
 {{- define "flyserve.modelEnv" -}}
 {{- $access := include "flyserve.modelAccess" . | fromJson -}}
 {{- $models := .root.Values.models -}}
+{{- $keepsNothing := and (empty $access.volume) (empty $access.space) -}}
+{{- $onlyReads := and $access.isReadOnly $models.hub.online -}}
 - {name: HOME, value: /tmp}
 {{- if $access.usesHub }}
 - name: HF_HOME
-  value: {{ ternary "/tmp" $models.mountPath (and (empty $access.volume) (empty $access.space)) }}/hub
+  value: {{ ternary "/tmp" $models.mountPath (or $keepsNothing $onlyReads) }}/hub
 - name: HF_HUB_OFFLINE
   value: {{ ternary "0" "1" $models.hub.online | quote }}
 {{- with $models.hub.tokenSecret }}
