@@ -72,8 +72,16 @@ class Release:
         self._upgrade(chart, values)
 
     def roll_back(self, revision: int) -> None:
-        """Return to an earlier revision; pods and Jobs that this starts go on."""
+        """Return to an earlier revision; pods and Jobs that this starts go on.
+
+        NOTE: helm sets the number of routers back to that of the revision, also where an autoscaler owns it.
+        """
+        _, before = self._routers()
         _run("helm", "rollback", self._name, str(revision), "--namespace", self._namespace)
+        deployment, now = self._routers()
+        if now < before and self._read("values", "--all")["pods"]["router"]["autoscaling"]["enabled"]:
+            number = ("--replicas", str(before))
+            _run("kubectl", "scale", "deployment", deployment, "--namespace", self._namespace, *number)
 
     def revision(self) -> int:
         """Return the present revision."""
@@ -92,9 +100,8 @@ class Release:
 
     def wait_for_routers(self) -> None:
         """Wait until all routers are those of the present revision, and ready."""
-        selector = f"app.kubernetes.io/instance={self._name},flyserve.io/role=router"
-        place = ("--namespace", self._namespace, "--selector", selector)
-        _run("kubectl", "rollout", "status", "deployment", *place, "--timeout", f"{self._timeout_s:.0f}s")
+        limit = ("--timeout", f"{self._timeout_s:.0f}s")
+        _run("kubectl", "rollout", "status", "deployment", *self._of_routers, *limit)
 
     def other_routers(self, color: str) -> list[str]:
         """Return the pods of routers, those that end included, that use another cluster than this one."""
@@ -104,6 +111,19 @@ class Release:
         deployment = _run("kubectl", "get", "raycluster", *here[:2], *clusters, "--output", label)
         selector = _ROUTERS.format(deployment=deployment.strip(), color=color)
         return _run("kubectl", "get", "pods", *here, "--selector", selector).split()
+
+    @property
+    def _of_routers(self) -> tuple[str, ...]:
+        """Arguments of kubectl that select the routers' Deployment."""
+        selector = f"app.kubernetes.io/instance={self._name},flyserve.io/role=router"
+        return ("--namespace", self._namespace, "--selector", selector)
+
+    def _routers(self) -> tuple[str, int]:
+        """Return the name of the routers' Deployment and its number of routers; "" and 0 if it is missing."""
+        found = _run("kubectl", "get", "deployment", *self._of_routers, "--output", "json")
+        for deployment in json.loads(found)["items"]:
+            return deployment["metadata"]["name"], deployment["spec"]["replicas"]
+        return "", 0
 
     def _upgrade(self, chart: str, values: Values, *flags: str) -> None:
         with tempfile.TemporaryDirectory() as folder:

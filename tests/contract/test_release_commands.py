@@ -13,6 +13,7 @@ import yaml
 from typer.testing import CliRunner
 
 from flyserve.cli import app
+from orchestration.release.commands import Release
 from tools.chart import CHART
 
 HELM = Path(sys.executable).with_name("helm")
@@ -24,6 +25,8 @@ given = next((words[i + 1] for i, word in enumerate(words) if word == "--values"
 call = {{"words": words, "values": given and json.loads(Path(given).read_text())}}
 with (folder / "calls").open("a") as calls:
     calls.write(json.dumps(call) + "\\n")
+if (after := folder / " ".join(["after", *words[:2]])).exists():
+    after.rename(folder / "answers")
 if words[1] == "show":
     sys.exit(subprocess.run([{str(HELM)!r}, *words[1:]]).returncode)
 for start, (status, text) in json.loads((folder / "answers").read_text()).items():
@@ -48,6 +51,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "helm get values": (0, "null"),
         "helm upgrade": (1, "Error: image of its running pods would mix: ray.standby"),
         "kubectl get raycluster": (0, "demo-flyserve"),
+        "kubectl get deployment": (0, routers(2)),
         "kubectl get jobs": (
             0,
             jobs({"green-apply-3": "Complete", "blue-apply-3": "", "green-apply-2": "Failed"}),
@@ -55,6 +59,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     }
     (tmp_path / "answers").write_text(json.dumps(answers))
     return tmp_path
+
+
+def routers(number: int) -> str:
+    """Return what kubectl prints about the Deployment of the routers."""
+    deployment = {"metadata": {"name": "demo-flyserve-router"}, "spec": {"replicas": number}}
+    return json.dumps({"items": [deployment]})
 
 
 def jobs(conditions: dict[str, str]) -> str:
@@ -104,7 +114,23 @@ def test_a_failed_job_is_named_with_its_reason_and_the_release_returns(folder: P
     said = " ".join(done.output.split())
     assert "job/demo-flyserve-green-apply-3-1a2b: BackoffLimitExceeded: it has reached the limit" in said
     assert "kubectl -n serving logs job/demo-flyserve-green-apply-3-1a2b; revision 3 runs again" in said
-    assert calls(folder)[-1]["words"][:4] == ["helm", "rollback", "demo", "3"]
+    assert ["helm", "rollback", "demo", "3"] in [call["words"][:4] for call in calls(folder)]
+
+
+@pytest.mark.parametrize("is_autoscaled", [True, False])
+def test_a_rollback_leaves_an_autoscaler_its_routers(is_autoscaled: bool, folder: Path) -> None:
+    answers = json.loads((folder / "answers").read_text())
+    (every,) = (words for words in answers if words.endswith("--all"))
+    values = json.loads(answers[every][1])
+    values["pods"]["router"]["autoscaling"]["enabled"] = is_autoscaled
+    answers |= {every: (0, json.dumps(values)), "kubectl get deployment": (0, routers(6))}
+    (folder / "answers").write_text(json.dumps(answers))
+    after = {"kubectl get deployment": (0, routers(1))}
+    (folder / "after helm rollback").write_text(json.dumps(answers | after))
+    Release("demo", "serving", 60).roll_back(3)
+    scaled = [call["words"] for call in calls(folder) if call["words"][1] == "scale"]
+    wanted = "kubectl scale deployment demo-flyserve-router --namespace serving --replicas 6"
+    assert scaled == ([wanted.split()] if is_autoscaled else [])
 
 
 def test_an_upgrade_in_one_step_waits_for_the_job_and_the_routers(folder: Path) -> None:
@@ -134,8 +160,6 @@ def test_a_key_of_the_values_may_be_null(nulls: str, folder: Path) -> None:
 
 
 def test_helm_knows_every_argument_that_it_gets(folder: Path) -> None:
-    from orchestration.release.commands import Release
-
     CliRunner().invoke(app, ["upgrade", "demo", str(CHART), "--namespace", "serving"])
     Release("demo", "serving", 60).roll_back(3)
     nowhere = {**os.environ, "KUBECONFIG": str(folder / "none"), "HELM_KUBEAPISERVER": "http://127.0.0.1:1"}
