@@ -14,7 +14,7 @@ from flyserve.cli.up import running
 from flyserve.client import Client
 from flyserve.core.errors import ConfigError
 from flyserve.server import demo_file
-from flyserve.whole_file import write_whole
+from flyserve.whole_file import check_writable, write_whole
 
 DEFAULT_PROBLEMS = 60
 """Shipped problems to send, unless a number is given."""
@@ -57,6 +57,8 @@ def bench(
         from flyserve.bench.comparison import comparison_table, notes, run
         from flyserve.bench.tasks import load_tasks, own_tasks
 
+        if report is not None:
+            check_writable(report)
         wanted = problems or DEFAULT_PROBLEMS
         tasks = load_tasks(wanted) if prompts is None else own_tasks(prompts, problems)
         if prompts is None and len(tasks) < wanted:

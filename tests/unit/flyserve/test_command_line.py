@@ -230,14 +230,25 @@ def test_too_many_problems_name_the_limit(served: tuple[FakeGeneration, str]) ->
     fails_with(run("bench", "--problems", "1000000", "--address", served[1]), "--problems", "must be at most")
 
 
-def test_a_report_that_cannot_be_written_costs_no_table(
+def test_a_report_that_cannot_be_written_is_named_before_a_request_is_sent(
+    served: tuple[FakeGeneration, str], tmp_path: Path
+) -> None:
+    service, address = served
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "hello"}\n')
+    into = ("--output", str(prompts / "report.json"), "--address", address)
+    result = run("bench", "--prompts", str(prompts), *into)
+    fails_with(result, f"{prompts / 'report.json'} cannot be written")
+    assert not service.requests
+
+
+def test_a_report_that_finds_no_space_costs_no_table(
     served: tuple[FakeGeneration, str], tmp_path: Path
 ) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "hello"}\n')
-    into = ("--output", str(prompts / "report.json"), "--address", served[1])
-    result = run("bench", "--prompts", str(prompts), *into)
-    fails_with(result, f"{prompts / 'report.json'} cannot be written")
+    result = run("bench", "--prompts", str(prompts), "--output", "/dev/full", "--address", served[1])
+    fails_with(result, "/dev/full cannot be written: No space left on device")
     assert "tokens/s" in result.stdout
 
 
