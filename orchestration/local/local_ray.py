@@ -5,12 +5,10 @@ import errno
 import logging
 import os
 import secrets
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import chdir, contextmanager, nullcontext, suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +18,7 @@ from flyserve.core.errors import ConfigError, NotReady, describe
 from flyserve.server import use_server
 from flyserve.signals import stop_signals
 from orchestration.deployment.file import APPLICATION_ROOT
+from orchestration.local.folder import FOLDER_PREFIX
 from orchestration.local.ray_settings import loopback_as_address, own_signals, without_messages
 from services.common.machine.machine import Machine
 
@@ -28,15 +27,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FOLDER_PREFIX = "flyserve-"
 TOKEN = "RAY_AUTH_TOKEN"
 _OBJECT_STORE_BYTES = 100 * 2**20
 _EXIT_TIMEOUT_S = 5.0
 _END_ROUNDS = 3
 """Times to end processes: those that are left, and those that one of them has just started."""
 _PR_SET_CHILD_SUBREAPER = 36
-_NEEDED_BYTES = 256 * 2**20
-"""Free space for sockets and logs: on a full disk Ray waits for minutes before it fails."""
 
 
 def prepare_environment() -> None:
@@ -53,34 +49,6 @@ def prepare_environment() -> None:
     # NOTE: by default a node ends itself if its agent has not started within 30 s, as on a busy machine.
     os.environ.setdefault("RAY_agent_register_timeout_ms", "600000")
     use_server()
-
-
-@contextmanager
-def temporary_folder() -> Iterator[Path]:
-    """Create a folder for sockets and logs of Ray, and delete it at the end of the block.
-
-    Raises:
-        NotReady: There is too little free space.
-    """
-    free = shutil.disk_usage(tempfile.gettempdir()).free
-    if free < _NEEDED_BYTES:
-        raise NotReady(
-            f"{tempfile.gettempdir()} has {free >> 20} MB of free space, Ray needs {_NEEDED_BYTES >> 20} MB:"
-            " free some, or set TMPDIR to another folder"
-        )
-    with own_folder() as folder:
-        yield folder
-
-
-@contextmanager
-def own_folder() -> Iterator[Path]:
-    """Create a folder by which other commands find this process, and delete it at the end of the block."""
-    # NOTE: Ray puts sockets there, whose paths the kernel limits to 107 bytes.
-    with (
-        tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX, ignore_cleanup_errors=True) as folder,
-        stop_signals.with_last_resort(partial(shutil.rmtree, folder, ignore_errors=True)),
-    ):
-        yield Path(folder)
 
 
 @contextmanager

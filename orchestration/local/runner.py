@@ -20,12 +20,8 @@ from orchestration.deployment.plan import ACTORS, plan, router_config
 from orchestration.deployment.scaling import at_its_largest
 from orchestration.deployment.tiers import ModelTier
 from orchestration.local.cpus import logical_cpus
-from orchestration.local.local_ray import (
-    local_ray,
-    prepare_environment,
-    publish_local_deployment,
-    temporary_folder,
-)
+from orchestration.local.folder import temporary_folder
+from orchestration.local.local_ray import local_ray, prepare_environment, publish_local_deployment
 from orchestration.local.ports import require_free_ports
 from orchestration.local.processes import ServiceProcess, StopSignals, service_process
 from orchestration.local.supervisor import Report, RestartLimit, SupervisedService

@@ -16,7 +16,8 @@ from orchestration.control.load_stream import load_stream
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import ReplicaSpec, plan, router_config
 from orchestration.deployment.tiers import ModelTier, ScaledTier, VllmTier
-from orchestration.local.local_ray import own_folder, publish_local_deployment
+from orchestration.local.folder import own_folder
+from orchestration.local.local_ray import publish_local_deployment
 from orchestration.local.ports import require_free_ports
 from router.config import RouterConfig
 from router.server import create_host

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from orchestration.local.local_ray import prepare_environment, temporary_folder
+from orchestration.local.folder import temporary_folder
+from orchestration.local.local_ray import prepare_environment
 from tests.support.local_ray import FOLDER, HANG_S
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from orchestration.local.local_ray import temporary_folder
+from orchestration.local.folder import temporary_folder
 from tests.support.documents import snippets
 from tests.support.leftovers import MarkedCommand
 from tests.support.processes import ROOT

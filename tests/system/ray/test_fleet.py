@@ -12,7 +12,8 @@ from flyserve.core.messages import Role
 from orchestration.control.fleet import InstanceHandle
 from orchestration.control.instances import Instance
 from orchestration.deployment.plan import ACTORS, ReplicaSpec
-from orchestration.local.local_ray import local_ray, prepare_environment, temporary_folder
+from orchestration.local.folder import temporary_folder
+from orchestration.local.local_ray import local_ray, prepare_environment
 from orchestration.ray.fleet import RayFleet
 from tests.support.local_ray import HANG_S, eventually
 

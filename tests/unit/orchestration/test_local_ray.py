@@ -1,6 +1,7 @@
-"""A Ray that does not start: other tries while there is time, then one line with the remedy."""
+"""A Ray that does not start: other tries while there is time, then one line with the remedy. Its folder."""
 
 import errno
+import fcntl
 import os
 import shutil
 from collections.abc import Iterator
@@ -10,7 +11,8 @@ import pytest
 import ray
 
 from flyserve.core.errors import NotReady
-from orchestration.local.local_ray import local_ray, prepare_environment, temporary_folder
+from orchestration.local.folder import own_folder, temporary_folder
+from orchestration.local.local_ray import local_ray, prepare_environment
 
 
 @pytest.fixture
@@ -67,6 +69,20 @@ def test_a_disk_that_is_almost_full_is_refused_before_ray_starts(monkeypatch: py
     message = "has 3 MB of free space, Ray needs 256 MB: free some, or set TMPDIR"
     with pytest.raises(NotReady, match=message), temporary_folder():
         pass
+
+
+def test_the_folder_is_locked_against_programs_that_delete_old_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with own_folder() as folder:
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.close(handle)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_node_waits_longer_for_its_agent_than_by_default_unless_it_is_set(
