@@ -1,6 +1,5 @@
 """A local Ray cluster of this process, removed without a trace at its end; other processes discover it."""
 
-import ctypes
 import errno
 import logging
 import os
@@ -19,6 +18,7 @@ from flyserve.server import use_server
 from flyserve.signals import stop_signals
 from orchestration.deployment.file import APPLICATION_ROOT
 from orchestration.local.folder import FOLDER_PREFIX
+from orchestration.local.orphans import adopted_orphans
 from orchestration.local.ray_settings import loopback_as_address, own_signals, without_messages
 from services.common.machine.machine import Machine
 
@@ -32,7 +32,6 @@ _OBJECT_STORE_BYTES = 100 * 2**20
 _EXIT_TIMEOUT_S = 5.0
 _END_ROUNDS = 3
 """Times to end processes: those that are left, and those that one of them has just started."""
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 def prepare_environment() -> None:
@@ -103,7 +102,7 @@ def local_ray(
         "logging_level": logging.ERROR,
         "_temp_dir": str(folder),
     }
-    with _adopted_orphans(), stop_signals.with_last_resort(kill):
+    with adopted_orphans(), stop_signals.with_last_resort(kill):
         try:
             with nullcontext() if verbose else without_messages():
                 with loopback_as_address():
@@ -111,17 +110,6 @@ def local_ray(
                 yield str(ray.get_runtime_context().gcs_address)
         finally:
             end()
-
-
-@contextmanager
-def _adopted_orphans() -> Iterator[None]:
-    """Become the parent of processes whose parent ends: of those that Ray's node starts while it is ended."""
-    prctl = getattr(ctypes.CDLL(None), "prctl", lambda *_: None)  # Linux alone has it
-    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    try:
-        yield
-    finally:
-        prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 def _start_ray(options: Mapping[str, Any], end: Callable[[], None], timeout_s: float) -> None:

@@ -3,7 +3,7 @@
 import importlib.util
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from orchestration.deployment.tiers import ModelTier
 from orchestration.local.cpus import logical_cpus
 from orchestration.local.folder import temporary_folder
 from orchestration.local.local_ray import local_ray, prepare_environment, publish_local_deployment
+from orchestration.local.orphans import children, reap_orphans
 from orchestration.local.ports import require_free_ports
 from orchestration.local.processes import ServiceProcess, StopSignals, service_process
 from orchestration.local.supervisor import Report, RestartLimit, SupervisedService
@@ -71,6 +72,7 @@ class LocalDeployment:
 
     Attributes:
         registry: host:port of the controller's registry.
+        own_children: Ids of the processes that this one has started, without the router.
     """
 
     name: str
@@ -78,6 +80,7 @@ class LocalDeployment:
     registry: str
     router: SupervisedService
     signals: StopSignals
+    own_children: Set[int]
 
     @property
     def address(self) -> str:
@@ -107,6 +110,7 @@ class LocalDeployment:
         while has_controller(self.name):
             self.signals.check()
             self.router.keep_up(1.0, report)
+            reap_orphans(self.own_children | {self.router.process.pid})
 
 
 @contextmanager
@@ -164,6 +168,7 @@ def _start(
     stack.callback(os.environ.pop, VARIABLE, None)
     ray = local_ray(num_cpus, marks, folder, options.verbose, timeout_s, num_gpus)
     ray_address = stack.enter_context(ray)
+    own_children = children()
     signals.check()
     controller = create_controller(deployment, "127.0.0.1", options.actors)
     registry = get_result(controller.address.remote(), timeout_s)
@@ -189,7 +194,7 @@ def _start(
 
     router = stack.enter_context(SupervisedService(start_router, options.router_restarts))
     publish_local_deployment(folder, deployment.name, ray_address, router.process.address, machine)
-    return LocalDeployment(deployment.name, controller, registry, router, signals)
+    return LocalDeployment(deployment.name, controller, registry, router, signals, own_children)
 
 
 def with_progress(row: ReplicaStatus, folder: Path) -> ReplicaStatus:
