@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from flyserve.core.errors import ConfigError, NotReady, describe
 from flyserve.server import use_server
 from flyserve.signals import stop_signals
+from flyserve.whole_file import write_whole
 from orchestration.deployment.file import APPLICATION_ROOT
 from orchestration.local.folder import FOLDER_PREFIX
 from orchestration.local.orphans import adopted_orphans
@@ -179,6 +180,8 @@ class LocalDeploymentInfo(BaseModel, frozen=True):
         ray_address: host:port of Ray's GCS; empty for a single process, which has none.
         address: host:port of the gRPC API; empty until it serves.
         pid: Id of the process that runs the deployment.
+        started: Time at which that process started, since another one may have its id by now; empty where the
+            system does not say.
         machine: The machine as it was before the deployment started, for which it was settled; None if it
             was not.
     """
@@ -188,6 +191,7 @@ class LocalDeploymentInfo(BaseModel, frozen=True):
     address: str = ""
     token: str
     pid: int
+    started: str
     machine: Machine | None = None
 
 
@@ -196,10 +200,17 @@ def publish_local_deployment(
 ) -> None:
     """Write the info of this process's deployment to its temporary folder, which no other user can read."""
     token = os.environ.get(TOKEN, "")
+    pid = os.getpid()
     info = LocalDeploymentInfo(
-        name=name, ray_address=ray_address, address=address, token=token, pid=os.getpid(), machine=machine
+        name=name,
+        ray_address=ray_address,
+        address=address,
+        token=token,
+        pid=pid,
+        started=_start_time(pid),
+        machine=machine,
     )
-    (folder / _FILE).write_text(info.model_dump_json(), encoding="utf-8")
+    write_whole(folder / _FILE, info.model_dump_json())
 
 
 def find_local_deployment(name: str | None, ray_address: str | None = None) -> LocalDeploymentInfo | None:
@@ -250,4 +261,14 @@ def running_deployments() -> Iterator[LocalDeploymentInfo]:
             if file.parent.stat().st_uid == os.getuid():
                 info = LocalDeploymentInfo.model_validate_json(file.read_bytes())
                 os.kill(info.pid, 0)
-                yield info
+                if _start_time(info.pid) == info.started:
+                    yield info
+
+
+def _start_time(pid: int) -> str:
+    """Return when a process started, in the kernel's clock ticks; empty where there is no /proc."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return stat.rpartition(")")[2].split()[19]

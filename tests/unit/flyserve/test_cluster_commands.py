@@ -197,7 +197,7 @@ def test_a_local_deployment_is_found_by_its_name_while_its_process_runs(
     assert session is not None
     assert (session.ray_address, session.token, session.pid) == ("127.0.0.1:9", "secret", os.getpid())
     assert find_local_deployment("other") is None
-    gone = {"name": "main", "ray_address": "h:1", "token": "t", "pid": 2**22 + 1}
+    gone = {"name": "main", "ray_address": "h:1", "token": "t", "pid": 2**22 + 1, "started": "1"}
     (tmp_path / "flyserve-2" / "deployment.json").write_text(json.dumps(gone))
     assert find_local_deployment("main") == find_local_deployment(None) == session
     publish_local_deployment(tmp_path / "flyserve-3", "main", "127.0.0.1:10")
