@@ -14,7 +14,8 @@ from flyserve.core.errors import FlyServeError
 def keep_watching(view: Callable[[], RenderableType], every_s: float) -> None:
     """Keep a picture up to date, or print one after the other if there is no terminal.
 
-    A deployment that does not answer is shown as unavailable until it answers again.
+    A terminal shows its first lines if it has no room for all, and the last picture as a whole at the end. A
+    deployment that does not answer is shown as unavailable until it answers again.
     """
     console = output()
     looks = (_look(view) for _ in ticks(every_s))
@@ -23,6 +24,8 @@ def keep_watching(view: Callable[[], RenderableType], every_s: float) -> None:
             console.print(look)
             console.file.flush()
         return
+    # NOTE: Live crops lines that the console leaves to the terminal to wrap.
+    console.soft_wrap = False
     with Live(console=console, auto_refresh=False) as live:
         for look in looks:
             live.update(look, refresh=True)

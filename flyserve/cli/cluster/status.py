@@ -40,7 +40,7 @@ def status(
             for _ in ticks(every_s):
                 print_json(read_status(controller))
         else:
-            keep_watching(lambda: status_view(read_status(controller)), every_s)
+            keep_watching(lambda: status_view(read_status(controller), faults_first=True), every_s)
 
 
 _STYLES = {
@@ -57,13 +57,15 @@ _STYLES = {
 _HEADINGS = ("replica", "start", "state", "since", "node", "address", "sequences", "queued", "tokens held")
 
 
-def status_view(status: "DeploymentStatus") -> RenderableType:
-    """Return the whole view."""
+def status_view(status: "DeploymentStatus", faults_first: bool = False) -> RenderableType:
+    """Return the whole view; `faults_first` is for a display that leaves out what it has no room for."""
     starts = status.controller_starts
     head = f"{status.name}: registry {status.registry}, controller started {starts} time{'s' * (starts > 1)}"
     lines = (*fault_lines(status), *_autoscaling(status), *status.notes, status.speculation)
     notes = [Text(line) for line in lines if line]
-    return Group(Text(head), Text(summary(status)), _replicas(status), *notes)
+    table = _replicas(status)
+    rest = (*notes, table) if faults_first else (table, *notes)
+    return Group(Text(head), Text(summary(status)), *rest)
 
 
 def summary(status: "DeploymentStatus") -> str:
@@ -94,7 +96,7 @@ def is_complete(status: "DeploymentStatus") -> bool:
 
 
 def _replicas(status: "DeploymentStatus") -> Text:
-    """Return one line per replica; the terminal wraps wide ones, so that nothing is cut."""
+    """Return one line per replica; wide ones are wrapped, so that nothing is cut."""
     rows = [_HEADINGS, *map(_cells, status.replicas)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
     lines = [Text(_line(_HEADINGS, widths), style="dim")]
