@@ -1,7 +1,7 @@
 """The terminal of every command: its outputs, its errors, its exit status."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, Any
 
 import typer
@@ -132,6 +132,17 @@ def ended_at_once() -> Iterator[None]:
 
     with stop_signals.delivered_to(end):
         yield
+
+
+def print_message(line: str) -> None:
+    """Print a line on standard error if it can be written: what serves outlives its terminal.
+
+    NOTE: rich would end the process at a closed pipe.
+    """
+    file = messages().file
+    with suppress(OSError, ValueError):
+        file.write(f"{visible(line)}\n")
+        file.flush()
 
 
 def print_error(error: FlyServeError) -> None:

@@ -12,7 +12,7 @@ import typer
 from flyserve.cli.notes import next_step, print_notes
 from flyserve.cli.options import STARTUP_TIMEOUT_S, GrpcPort, HttpPort, SingleProcess, StartupTimeout, Verbose
 from flyserve.cli.start_display import download_display, start_display
-from flyserve.cli.terminal import ended_at_once, messages, output, reported_errors
+from flyserve.cli.terminal import ended_at_once, messages, output, print_message, reported_errors
 from flyserve.server import demo_file
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def serve(
     try:
         serve_until_interrupted(running, partial(print_stopping, deployment), next_step(deployment))
     except KeyboardInterrupt:
-        messages().print("stopped")
+        print_message("stopped")
 
 
 def _serve_single_process(deployment: "Deployment", verbose: bool) -> None:
@@ -97,7 +97,7 @@ def _serve_single_process(deployment: "Deployment", verbose: bool) -> None:
         _print_ready(serving.address)
 
     run_single_process(deployment, show_loading, show_ready, partial(print_stopping, deployment), verbose)
-    messages().print("stopped")
+    print_message("stopped")
 
 
 def serve_until_interrupted(
@@ -115,11 +115,11 @@ def serve_until_interrupted(
         messages().print(hint(deployed.address), markup=False)
         _print_ready(deployed.address)
         try:
-            deployed.wait(partial(messages().print, markup=False))
+            deployed.wait(print_message)
         except KeyboardInterrupt:
             on_stop(deployed.has_drained)
             raise
-        messages().print(f"{deployed.name} was ended by flyserve down: stopped", markup=False)
+        print_message(f"{deployed.name} was ended by flyserve down: stopped")
 
 
 def print_stopping(
@@ -130,9 +130,9 @@ def print_stopping(
     def explain() -> None:
         if not has_drained():
             limit = f"running responses have {deployment.rollout.drain_s:g} s to finish"
-            messages().print(f"{limit}; a second Ctrl-C ends them")
+            print_message(f"{limit}; a second Ctrl-C ends them")
 
-    messages().print("stopping")
+    print_message("stopping")
     timer = Timer(wait_s, explain)
     timer.daemon = True
     timer.start()

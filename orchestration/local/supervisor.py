@@ -13,7 +13,7 @@ from orchestration.local.processes import ServiceProcess
 from services.common.channel import Backoff
 
 Report = Callable[[str], None]
-"""Receives one line for people about each restart."""
+"""Receives one line for people about each restart; raises nothing."""
 Start = Callable[[Sequence[str]], AbstractContextManager[ServiceProcess]]
 """Starts the service at these addresses, or where its configuration says if there are none."""
 
@@ -68,7 +68,7 @@ class SupervisedService:
             self._running.close()
             try:
                 self.process = self._running.enter_context(self._start(self.process.addresses))
-            except (ConfigError, NotReady) as error:
+            except (ConfigError, NotReady, OSError) as error:
                 reason = f"could not be started again: {error}"
             else:
                 report(f"the {name} serves again at {', '.join(self.process.addresses)}")

@@ -1,7 +1,9 @@
 """The lines that a person sees while a deployment starts, and those around them."""
 
+import errno
 import io
 import signal
+from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -105,21 +107,53 @@ def test_the_mode_and_the_next_step_are_said(content: dict[str, Any], words: tup
     )
 
 
-def test_flyserve_down_ends_up_with_a_message(capsys: pytest.CaptureFixture[str]) -> None:
+def deployed(wait: Callable[[Callable[[str], None]], None]) -> Any:
+    """Return a deployment that serves while `wait` runs."""
     status = SimpleNamespace(replicas=[], speculation="")
-    deployed: Any = SimpleNamespace(
+    return SimpleNamespace(
         name="main",
         registry="127.0.0.1:2",
         address="127.0.0.1:1",
         http_url=None,
         status=lambda: status,
-        wait=lambda report: None,
+        wait=wait,
     )
-    serve_until_interrupted(nullcontext(deployed), lambda has_drained: None, "try {}".format)
+
+
+def test_flyserve_down_ends_up_with_a_message(capsys: pytest.CaptureFixture[str]) -> None:
+    running = deployed(wait=lambda report: None)
+    serve_until_interrupted(nullcontext(running), lambda has_drained: None, "try {}".format)
     printed = capsys.readouterr()
     assert "try 127.0.0.1:1" in printed.err.splitlines()
     assert printed.out.splitlines()[-1] == "ready 127.0.0.1:1"
     assert printed.err.splitlines()[-1] == "main was ended by flyserve down: stopped"
+
+
+class Lost(io.StringIO):
+    """A stream to a terminal or a pipe that has closed."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__()
+        self._error = error
+
+    def write(self, text: str, /) -> int:
+        raise self._error
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(), OSError(errno.EIO, "Input/output error")])
+def test_a_deployment_that_serves_outlives_its_terminal(
+    monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    reported: list[str] = []
+
+    def wait(report: Callable[[str], None]) -> None:
+        monkeypatch.setattr("sys.stderr", Lost(error))
+        report("the router ended")
+        reported.append("the router ended")
+
+    serve_until_interrupted(nullcontext(deployed(wait)), lambda has_drained: None, "try {}".format)
+    assert reported
+    print_stopping(parse(Deployment, {"target": {"model": "/m"}}, "test"), lambda: True, wait_s=0.0).join()
 
 
 @pytest.mark.parametrize("has_drained", [True, False])

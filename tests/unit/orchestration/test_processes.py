@@ -1,5 +1,6 @@
 """Processes of a local run: signals stop it and hasten the stop; a service that ends is started again."""
 
+import errno
 import os
 import signal
 import threading
@@ -73,14 +74,17 @@ signal.pause()
 
 
 @pytest.fixture
-def supervised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], SupervisedService]:
+def supervised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., SupervisedService]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
-    def make(crashing: str, broken: str) -> SupervisedService:
+    def make(crashing: str, broken: str, *faults: OSError) -> SupervisedService:
         (tmp_path / "service.py").write_text(_CRASHING.format(crashing=crashing, broken=broken))
+        left = list(faults)
 
         def start(addresses: Sequence[str]) -> AbstractContextManager[ServiceProcess]:
+            if addresses and left:
+                raise left.pop()
             return service_process(("service", *addresses), os.environ, tmp_path, timeout_s=240, grace_s=240)
 
         return SupervisedService(start, RestartLimit(3, 3600.0))
@@ -89,7 +93,7 @@ def supervised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
 
 
 def test_a_service_that_ends_is_started_again_at_its_addresses(
-    supervised: Callable[[str, str], SupervisedService],
+    supervised: Callable[..., SupervisedService],
 ) -> None:
     lines: list[str] = []
     with supervised("[0]", "[1]") as service:
@@ -109,8 +113,19 @@ def test_a_service_that_ends_is_started_again_at_its_addresses(
     assert service.process.exit_reason().startswith("ended with status -15 (SIGTERM)")
 
 
+def test_a_start_that_finds_no_space_is_tried_again(supervised: Callable[..., SupervisedService]) -> None:
+    lines: list[str] = []
+    with supervised("[0]", "[]", OSError(errno.ENOSPC, "No space left on device")) as service:
+        assert service.process.has_ended(60)
+        service.keep_up(0.0, lines.append)
+        assert not service.process.has_ended(0.0)
+    _, failed, serves = lines
+    assert "could not be started again: [Errno 28] No space left on device; restart 2 of at most 3" in failed
+    assert serves.startswith("the service serves again at 127.0.0.1:7")
+
+
 def test_a_service_that_ends_too_often_is_an_error(
-    supervised: Callable[[str, str], SupervisedService],
+    supervised: Callable[..., SupervisedService],
 ) -> None:
     lines: list[str] = []
     with supervised("range(99)", "[]") as service, pytest.raises(NotReady) as ended:
