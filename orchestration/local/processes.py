@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import queue
-import re
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from typing import IO
 
 from flyserve.core.errors import ConfigError, NotReady
 from flyserve.signals import PARENT_VARIABLE, stop_signals
+from orchestration.local.service_log import crash_cause, last_line
 
 _READY = "ready "
 
@@ -90,9 +90,10 @@ class ServiceProcess:
         """Return the exit status of an ended process, and why it ended: its last line, or the signal."""
         status = self._process.returncode
         if status >= 0:
-            return f"ended with status {status}: {_last_line(self.log)}"
+            return f"ended with status {status}: {last_line(self.log)}"
         names = {each.value: each.name for each in signal.Signals}
-        return f"ended with status {status} ({names.get(-status, 'a signal')}){_crash(self.log)}"
+        cause = f": {found}" if (found := crash_cause(self.log)) else ""
+        return f"ended with status {status} ({names.get(-status, 'a signal')}){cause}"
 
 
 @contextlib.contextmanager
@@ -112,7 +113,8 @@ def service_process(
     name = command[0]
     logs = (folder / f"{name}-{number}.log" for number in itertools.count(1))
     errors = next(path for path in logs if not path.exists())
-    with errors.open("w", encoding="utf-8") as log:
+    # NOTE: it appends, so that `limit_size` can shorten the file meanwhile.
+    with errors.open("a", encoding="utf-8") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", *command],
             env={**environment, PARENT_VARIABLE: "1"},
@@ -143,7 +145,7 @@ def _ready_addresses(
     except queue.Empty:
         raise NotReady(f"the {name} was not ready after {timeout_s:.0f} s") from None
     process.wait()
-    raise ConfigError(f"{name}: {_last_line(errors).removeprefix('error: ')}")
+    raise ConfigError(f"{name}: {last_line(errors).removeprefix('error: ')}")
 
 
 def _read_lines(stream: IO[str], lines: "queue.SimpleQueue[str | None]") -> None:
@@ -152,17 +154,6 @@ def _read_lines(stream: IO[str], lines: "queue.SimpleQueue[str | None]") -> None
         for line in stream:
             lines.put(line)
     lines.put(None)
-
-
-def _last_line(path: Path) -> str:
-    lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return lines[-1].strip() if lines else "it printed nothing"
-
-
-def _crash(path: Path) -> str:
-    """Return the cause that a crash has printed before its stack; empty if it has not."""
-    found = re.search(r"^(Fatal Python error: .*)", path.read_text("utf-8", "replace"), re.MULTILINE)
-    return f": {found[1]}" if found else ""
 
 
 def _end(process: "subprocess.Popen[str]", grace_s: float) -> None:

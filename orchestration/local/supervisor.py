@@ -10,6 +10,7 @@ from typing import Self
 
 from flyserve.core.errors import ConfigError, NotReady
 from orchestration.local.processes import ServiceProcess
+from orchestration.local.service_log import limit_size
 from services.common.channel import Backoff
 
 Report = Callable[[str], None]
@@ -53,11 +54,14 @@ class SupervisedService:
     def keep_up(self, timeout_s: float, report: Report) -> None:
         """Wait up to `timeout_s` for the process to end by itself; if it does, start another one.
 
+        The log of the process is kept within its limit.
+
         Raises:
             NotReady: It has ended more often than the limit allows.
         """
         if self.process.has_ended(timeout_s):
             self._restart(self.process.exit_reason(), report)
+        limit_size(self.process.log)
 
     def _restart(self, reason: str, report: Report) -> None:
         name = self.process.name
