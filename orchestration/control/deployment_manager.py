@@ -66,6 +66,11 @@ class DeploymentManager:
         self._loop: asyncio.Task[None] | None = None
         self._executor: Executor
 
+    @property
+    def deployment(self) -> Deployment | None:
+        """The desired deployment, with the numbers of replicas of now; None before one is applied."""
+        return self._state.deployment
+
     async def restore(self) -> PersistedState:
         """Restore and return the state of an earlier controller; routers get the same endpoints as before."""
         state = await self._store.load()

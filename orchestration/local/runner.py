@@ -4,19 +4,18 @@ import importlib.util
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from flyserve.core.errors import ConfigError, ModelError, NotReady
 from flyserve.core.messages import Role
 from flyserve.signals import stop_signals
 from orchestration.control.status import DeploymentStatus, ReplicaState, ReplicaStatus
 from orchestration.deployment.file import Deployment
-from orchestration.deployment.plan import ACTORS, plan, router_config
+from orchestration.deployment.plan import ACTORS, plan
 from orchestration.deployment.scaling import at_its_largest
 from orchestration.deployment.tiers import ModelTier
 from orchestration.local.cpus import logical_cpus
@@ -24,7 +23,8 @@ from orchestration.local.folder import temporary_folder
 from orchestration.local.local_ray import local_ray, prepare_environment, publish_local_deployment
 from orchestration.local.orphans import children, reap_orphans
 from orchestration.local.ports import require_free_ports
-from orchestration.local.processes import ServiceProcess, StopSignals, service_process
+from orchestration.local.processes import StopSignals
+from orchestration.local.router_start import STOP_TIMEOUT_S, Desired, RouterStart
 from orchestration.local.supervisor import Report, RestartLimit, SupervisedService
 from orchestration.ray.controller_client import (
     create_controller,
@@ -37,7 +37,6 @@ from services.common.machine.machine import Machine
 from services.common.model_source import model_folder
 
 _POLL_S = 0.1
-_STOP_TIMEOUT_S = 10.0
 _REPLICA_GRACE_S = 5.0
 """Time that streams of the replicas have to finish, once the router and with it all of its own have ended."""
 _ANSWER_TIMEOUT_S = 30.0
@@ -183,16 +182,9 @@ def _start(
     # NOTE: registered only now: a start that fails earlier has nothing to drain.
     drain_s = deployment.rollout.drain_s
     stack.callback(_stop, controller, min(drain_s, _REPLICA_GRACE_S))
-    content = router_config(deployment, registry, timeout_s, drain_s)
-
-    def start_router(addresses: Sequence[str]) -> AbstractContextManager[ServiceProcess]:
-        config = folder / "router.yaml"
-        ports = dict(zip(("grpc_port", "http_port"), map(_port_of, addresses), strict=False))
-        config.write_text(yaml.safe_dump({**content, **ports}), encoding="utf-8")
-        command = (options.router, "--config", str(config))
-        return service_process(command, os.environ, folder, timeout_s, drain_s + _STOP_TIMEOUT_S)
-
-    router = stack.enter_context(SupervisedService(start_router, options.router_restarts))
+    first = Desired(deployment, registry)
+    start = RouterStart(options.router, folder, timeout_s, first, partial(_desired, controller))
+    router = stack.enter_context(SupervisedService(start, options.router_restarts))
     publish_local_deployment(folder, deployment.name, ray_address, router.process.address, machine)
     return LocalDeployment(deployment.name, controller, registry, router, signals, own_children)
 
@@ -204,14 +196,19 @@ def with_progress(row: ReplicaStatus, folder: Path) -> ReplicaStatus:
     return replace(row, detail=read_progress(folder, row.replica))
 
 
-def _port_of(address: str) -> int:
-    return int(address.rpartition(":")[2])
+def _desired(controller: Any) -> Desired:
+    """Return the present deployment; raises FlyServeError if the controller does not answer."""
+    deployment = get_result(controller.deployment.remote(), _ANSWER_TIMEOUT_S)
+    if deployment is None:
+        raise NotReady("no deployment is applied")
+    registry = get_result(controller.address.remote(), _ANSWER_TIMEOUT_S)
+    return Desired(Deployment.model_validate_json(deployment), registry)
 
 
 def _stop(controller: Any, grace_s: float) -> None:
     """Let running streams finish; every process ends with Ray in any case."""
     with suppress(NotReady):
-        stop_controller(controller, grace_s, grace_s + _STOP_TIMEOUT_S)
+        stop_controller(controller, grace_s, grace_s + STOP_TIMEOUT_S)
 
 
 def _wait_until_ready(controller: Any, on_progress: Progress, timeout_s: float) -> None:

@@ -77,6 +77,11 @@ class Controller:
         """Return host:port of the registry."""
         return self._registry
 
+    def deployment(self) -> str | None:
+        """Return the desired deployment as JSON; None before one is applied."""
+        deployment = self._manager.deployment
+        return None if deployment is None else deployment.model_dump_json()
+
     def apply(self, deployment: str, source: str, replaces: bool) -> Report:
         """Make a deployment, given as JSON, the desired one; see `DeploymentManager.apply`."""
         return self._call(self._manager.apply(Deployment.model_validate_json(deployment), source, replaces))

@@ -7,6 +7,7 @@ from ipaddress import ip_address
 
 import psutil
 import pytest
+import yaml
 
 from flyserve.core.errors import NotReady
 from orchestration.deployment.file import Deployment
@@ -24,7 +25,7 @@ from tests.support.local_ray import (
 )
 
 
-def test_a_killed_replica_is_restarted_until_a_signal_ends_everything(
+def test_what_is_killed_is_restarted_as_it_was_applied_last_until_a_signal_ends_everything(
     deployment: Deployment, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(KeyboardInterrupt), local_deployment(deployment, quiet, OPTIONS) as running:
@@ -45,6 +46,14 @@ def test_a_killed_replica_is_restarted_until_a_signal_ends_everything(
         assert "raylet" not in capsys.readouterr().out, "Ray's own messages must not mix with the output"
         assert command("scale", "sub_drafter=2").strip() == "sub_drafter.replicas: 1 -> 2 (scales the tier)"
         eventually(lambda: "sub_drafter-1" in by_name(running))
+        router = deployment.router.model_copy(update={"max_queued": 7})
+        changed = deployment.model_copy(update={"router": router}).model_dump_json()
+        get_result(running.controller.apply.remote(changed, "", False), HANG_S)
+        process = running.router.process
+        os.kill(process.pid, signal.SIGKILL)
+        running.router.keep_up(HANG_S, quiet)
+        assert yaml.safe_load((process.log.parent / "router.yaml").read_text())["max_queued"] == 7
+        assert running.router.process.addresses == process.addresses
         (refusal,) = run("scale", "target=500").stderr.splitlines()
         assert refusal.startswith("error: target=500: there is room for ")
         assert "500 x 1 = 500 CPUs, and the nodes have 3" in refusal

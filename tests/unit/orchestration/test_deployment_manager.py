@@ -107,6 +107,14 @@ async def test_other_weights_replace_every_target_but_scaling_replaces_none(scen
     await scene.until_ready("target-0.2")
 
 
+async def test_the_desired_deployment_is_the_one_that_was_applied_last(scene: Scene) -> None:
+    assert scene.manager.deployment is None
+    await scene.manager.apply(deployment(), FILE)
+    await scene.manager.apply(deployment(router={"max_queued": 7}), FILE)
+    assert scene.manager.deployment is not None
+    assert scene.manager.deployment.router.max_queued == 7
+
+
 async def test_a_drained_replica_is_replaced_elsewhere(scene: Scene) -> None:
     await scene.manager.apply(deployment(target={"model": "/m/big"}), FILE)
     before = await scene.until_ready("target-0.1")
