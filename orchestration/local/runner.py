@@ -40,6 +40,8 @@ _POLL_S = 0.1
 _REPLICA_GRACE_S = 5.0
 """Time that streams of the replicas have to finish, once the router and with it all of its own have ended."""
 _ANSWER_TIMEOUT_S = 30.0
+_DESIRED_TIMEOUT_S = 5.0
+"""Time for the controller to say what a router that is restarted should serve; clients wait meanwhile."""
 
 Progress = Callable[[Sequence[ReplicaStatus]], None]
 
@@ -198,10 +200,10 @@ def with_progress(row: ReplicaStatus, folder: Path) -> ReplicaStatus:
 
 def _desired(controller: Any) -> Desired:
     """Return the present deployment; raises FlyServeError if the controller does not answer."""
-    deployment = get_result(controller.deployment.remote(), _ANSWER_TIMEOUT_S)
+    deployment = get_result(controller.deployment.remote(), _DESIRED_TIMEOUT_S)
     if deployment is None:
         raise NotReady("no deployment is applied")
-    registry = get_result(controller.address.remote(), _ANSWER_TIMEOUT_S)
+    registry = get_result(controller.address.remote(), _DESIRED_TIMEOUT_S)
     return Desired(Deployment.model_validate_json(deployment), registry)
 
 
