@@ -1,9 +1,14 @@
-"""Fractions of GPUs: which requests a node's GPUs can hold. Pure."""
+"""Amounts of resources as Ray counts them, and the requests that a node's GPUs can hold. Pure."""
 
 from collections.abc import Iterable
 
 _UNITS = 10_000
 """Ray counts resources in these parts."""
+
+
+def units(amount: float) -> int:
+    """Return an amount of a resource in Ray's units: sums of fractions are exact there, as five times 0.2."""
+    return round(amount * _UNITS)
 
 
 def fit_on_gpus(num_gpus: float, requests: Iterable[float]) -> bool:
@@ -14,7 +19,7 @@ def fit_on_gpus(num_gpus: float, requests: Iterable[float]) -> bool:
     not wait for ever.
     """
     free = [_UNITS] * int(num_gpus)
-    for asked in sorted((round(request * _UNITS) for request in requests), reverse=True):
+    for asked in sorted(map(units, requests), reverse=True):
         if asked > _UNITS:
             unused = [index for index, left in enumerate(free) if left == _UNITS][: -(-asked // _UNITS)]
             if len(unused) * _UNITS < asked:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from flyserve.core.clock import Clock
 from flyserve.core.errors import ConfigError
 from flyserve.core.messages import Role
-from orchestration.control.gpus import fit_on_gpus
+from orchestration.control.gpus import fit_on_gpus, units
 from orchestration.control.instances import Instance, Node, Phase
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import Members, ReplicaSpec, replica_names
@@ -54,11 +54,11 @@ def choose_node(
 
 
 class _Room:
-    """The nodes, with the resources that instances have taken there."""
+    """The nodes, with the resources that instances have taken there, in Ray's units."""
 
     def __init__(self, nodes: Sequence[Node], instances: Iterable[Instance]) -> None:
         self._nodes = nodes
-        self._taken: defaultdict[tuple[str, str], float] = defaultdict(float)
+        self._taken: defaultdict[tuple[str, str], int] = defaultdict(int)
         self._of_tier: Counter[tuple[str, Role]] = Counter()
         self._on_gpus: defaultdict[str, list[float]] = defaultdict(list)
         for instance in instances:
@@ -68,21 +68,23 @@ class _Room:
     def take(self, spec: ReplicaSpec, node: str) -> None:
         """Count a replica on a node."""
         for name, asked in spec.resources.items():
-            self._taken[node, name] += asked * spec.shards
+            self._taken[node, name] += units(asked) * spec.shards
         self._of_tier[node, spec.role] += 1
         self._on_gpus[node] += [spec.num_gpus] * spec.shards
 
     def choose(self, spec: ReplicaSpec, avoid: str = "") -> Node | None:
-        def free(node: Node, name: str) -> float:
-            return node.resources.get(name, 0.0) - self._taken[node.id, name]
+        needed = {name: units(asked) * spec.shards for name, asked in spec.resources.items()}
+
+        def free(node: Node, name: str) -> int:
+            return units(node.resources.get(name, 0.0)) - self._taken[node.id, name]
 
         def has_room(node: Node) -> bool:
-            if not all(free(node, name) >= asked * spec.shards for name, asked in spec.resources.items()):
+            if not all(free(node, name) >= amount for name, amount in needed.items()):
                 return False
             asked = [spec.num_gpus] * spec.shards
             return fit_on_gpus(node.resources.get("GPU", 0.0), [*self._on_gpus[node.id], *asked])
 
-        def rank(node: Node) -> tuple[bool, int, float, str]:
+        def rank(node: Node) -> tuple[bool, int, int, str]:
             return node.id == avoid, self._of_tier[node.id, spec.role], -free(node, "CPU"), node.id
 
         return min(filter(has_room, self._nodes), key=rank, default=None)

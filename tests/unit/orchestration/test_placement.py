@@ -162,3 +162,28 @@ def test_shards_of_one_replica_take_whole_gpus() -> None:
     assert chosen(requiring("target-1", num_gpus=1.0, shards=2), half) is None
     assert chosen(requiring("target-1", num_gpus=2.0)) == "gpus"
     assert chosen(requiring("target-1", num_gpus=2.0), half) is None
+
+
+@pytest.mark.parametrize(("gpus", "most"), [(0.2, 5), (0.1, 10), (0.3, 3)])
+def test_a_tier_is_scaled_to_as_many_fractions_as_a_gpu_has(gpus: float, most: int) -> None:
+    node = Node("one", "one", {"CPU": 32.0, "GPU": 1.0})
+    before = deployment(target={"model": "/m", "gpus": gpus})
+    running = [Instance(plan(before, "h:1")[0], 1, node="one")]
+
+    def scale(number: int) -> None:
+        after = deployment(target={"model": "/m", "gpus": gpus, "replicas": number})
+        require_room(before, after, plan(after, "h:1"), [node], running)
+
+    scale(most)
+    with pytest.raises(ConfigError, match=f"target={most + 1}: there is room for {most}"):
+        scale(most + 1)
+
+
+@pytest.mark.parametrize(("first", "second"), [(0.9, 0.1), (0.1, 0.9), (0.7, 0.3), (0.3, 0.7)])
+def test_fractions_that_are_a_whole_gpu_together_share_it(first: float, second: float) -> None:
+    node = Node("one", "one", {"CPU": 32.0, "GPU": 1.0})
+    running = Instance(requiring("target-0", num_gpus=first), 1, node="one")
+    assert choose_node(requiring("target-1", num_gpus=second), [node], [running]) is node
+    third = requiring("target-2", num_gpus=0.0001)
+    full = [running, Instance(requiring("target-1", num_gpus=second), 1, node="one")]
+    assert choose_node(third, [node], full) is None
