@@ -40,7 +40,7 @@ class ClusterState:
 
     def mark_draining(self, key: InstanceKey, now: float) -> None:
         """Record that an instance takes no new sequences from now on."""
-        self.record(key, phase=Phase.DRAINING, since=now)
+        self._enter(key, Phase.DRAINING, now)
 
     def mark_for_replacement(self, key: InstanceKey) -> None:
         """Record that an instance must be replaced, on another node if possible."""
@@ -59,7 +59,7 @@ class ClusterState:
         if instance is None or instance.phase in (Phase.DRAINING, Phase.LOST):
             return
         if instance.phase is not Phase.READY:
-            self.record(key, phase=Phase.READY, since=now)
+            self._enter(key, Phase.READY, now)
         self.record(key, address=address, waiting_for="")
         history = self.history(key.replica)
         if history.fault or history.avoid:
@@ -69,23 +69,21 @@ class ClusterState:
         """Record that an instance, which served before, does not answer."""
         instance = self.instances.get(key)
         if instance is not None and instance.phase is Phase.READY:
-            self.record(key, phase=Phase.UNREACHABLE, since=now)
+            self._enter(key, Phase.UNREACHABLE, now)
 
     def mark_lost(self, key: InstanceKey, fault: str, now: float, is_rejection: bool = False) -> None:
         """Record that an instance will not serve again; the next one may start after a growing delay."""
         instance = self.instances.get(key)
         if instance is None or instance.phase is Phase.LOST:
             return
-        self.record(key, phase=Phase.LOST, since=now)
+        self._enter(key, Phase.LOST, now)
         if instance.phase is Phase.DRAINING:
             return
         history = self.history(key.replica)
-        was_stable = instance.phase is Phase.READY and now - instance.since >= _STABLE_S
-        failures = 0 if was_stable else history.failures
-        wait_s = min(_FIRST_RETRY_S * 2**failures, _LONGEST_RETRY_S)
+        wait_s = min(_FIRST_RETRY_S * 2**history.failures, _LONGEST_RETRY_S)
         self.histories[key.replica] = replace(
             history,
-            failures=min(failures + 1, _MAX_COUNTED_FAILURES),
+            failures=min(history.failures + 1, _MAX_COUNTED_FAILURES),
             retry_at=now + wait_s,
             fault=fault,
             is_rejection=is_rejection,
@@ -112,3 +110,14 @@ class ClusterState:
             for key, instance in sorted(self.instances.items())
             if instance.is_listed
         )
+
+    def _enter(self, key: InstanceKey, phase: Phase, now: float) -> None:
+        """Record that an instance is in another phase from now on.
+
+        NOTE: a replica that has served for long is past its failures when it stops serving, whatever comes
+        next: an instance whose process ends is unreachable first, and lost only then.
+        """
+        instance = self.instances.get(key)
+        if instance is not None and instance.phase is Phase.READY and now - instance.since >= _STABLE_S:
+            self.histories[key.replica] = replace(self.history(key.replica), failures=0)
+        self.record(key, phase=phase, since=now)

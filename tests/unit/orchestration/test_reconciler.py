@@ -145,6 +145,35 @@ def test_a_replica_that_served_for_long_is_restarted_soon_and_on_another_node() 
     assert (history.retry_at - scene.now, history.avoid) == (0.5, "node-a")
 
 
+@pytest.mark.parametrize(
+    ("served_s", "wait_s"), [(60.0, 0.5), (1.0, 30.0)], ids=["served for long", "served for a moment"]
+)
+def test_an_instance_is_unreachable_before_it_is_lost_and_its_time_of_service_counts(
+    served_s: float, wait_s: float
+) -> None:
+    """The reports of an instance whose process ends break off before its end is known."""
+    scene = Scene()
+    scene.cluster.histories["target-0"] = replace(scene.cluster.history("target-0"), failures=7)
+    scene.serve(*specs(1))
+    scene.now += served_s
+    scene.cluster.mark_unreachable(InstanceKey("target-0", 1), scene.now)
+    scene.now += 0.25
+    scene.cluster.mark_lost(InstanceKey("target-0", 1), "crashed", scene.now)
+    assert scene.cluster.history("target-0").retry_at - scene.now == wait_s
+
+
+def test_the_successor_of_a_replica_that_served_for_long_starts_without_its_failures() -> None:
+    scene = Scene()
+    scene.cluster.histories["target-0"] = replace(scene.cluster.history("target-0"), failures=7)
+    scene.serve(*specs(1))
+    scene.now += 60
+    scene.cluster.mark_draining(InstanceKey("target-0", 1), scene.now)
+    scene.cluster.mark_lost(InstanceKey("target-0", 1), "", scene.now)
+    assert Start(specs(1)[0]) in scene.decide()
+    scene.cluster.mark_lost(InstanceKey("target-0", 2), "crashed", scene.now)
+    assert scene.cluster.history("target-0").retry_at - scene.now == 0.5
+
+
 def test_an_unreachable_instance_is_stopped_after_a_while_but_not_before() -> None:
     scene = Scene().serve(*specs(1))
     scene.cluster.mark_unreachable(InstanceKey("target-0", 1), scene.now)
