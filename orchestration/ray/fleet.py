@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from flyserve.core.errors import FlyServeError
 from orchestration.control.fleet import InstanceHandle, InstanceLost, InstanceRejected, InstanceUnavailable
-from orchestration.control.instances import Instance, InstanceKey, Node
+from orchestration.control.instances import Instance, InstanceKey, Node, Phase
 from orchestration.control.placement import shortage
 from orchestration.deployment.plan import ReplicaSpec
 from orchestration.ray.api import constructor_error, nodes, reason, result
@@ -89,7 +89,9 @@ class RayFleet:
             self._remove(instance)
             return None
         leader, *followers = handles
-        return RayInstance(instance.spec, placement, leader, followers, instance.node)
+        # NOTE: the node of one that has not served yet was only chosen for it: Ray may have no room there.
+        node_id = "" if instance.phase is Phase.STARTING else instance.node
+        return RayInstance(instance.spec, placement, leader, followers, node_id)
 
     def _remove(self, instance: Instance) -> None:
         """End the parts that an instance has left: each would block the next start under its name."""

@@ -1,7 +1,8 @@
-"""Instances on a Ray of this machine whose start or end is interrupted halfway."""
+"""Instances on a Ray of this machine: a start or an end that is interrupted, one that waits for room."""
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,8 +10,8 @@ import ray
 from ray.util import list_named_actors, placement_group_table
 
 from flyserve.core.messages import Role
-from orchestration.control.fleet import InstanceHandle
-from orchestration.control.instances import Instance
+from orchestration.control.fleet import InstanceHandle, InstanceUnavailable
+from orchestration.control.instances import Instance, Phase
 from orchestration.deployment.plan import ACTORS, ReplicaSpec
 from orchestration.local.folder import temporary_folder
 from orchestration.local.local_ray import local_ray, prepare_environment
@@ -59,3 +60,16 @@ def test_what_an_interrupted_start_or_end_leaves_is_removed(_local_ray: None) ->
     assert groups() == [f"{NAMESPACE}/{INSTANCE.key}"]
     asyncio.run(FLEET.stop_orphans([]))
     eventually(lambda: not groups())
+
+
+def test_a_node_that_was_only_chosen_is_unknown_to_the_next_controller(_local_ray: None) -> None:
+    waiting = replace(INSTANCE, spec=replace(INSTANCE.spec, num_cpus=9.0))
+    asyncio.run(FLEET.start(waiting, "127.0.0.1:1"))
+    adopted = asyncio.run(FLEET.adopt(replace(waiting, node="chosen")))
+    assert adopted is not None
+    with pytest.raises(InstanceUnavailable, match="no node is large enough for 9 CPUs: the largest has 2"):
+        asyncio.run(adopted.node())
+    served = asyncio.run(FLEET.adopt(replace(waiting, node="real", phase=Phase.READY)))
+    assert served is not None and asyncio.run(served.node()) == "real"
+    asyncio.run(adopted.stop())
+    eventually(lambda: not groups() and not named_actors())
