@@ -75,14 +75,20 @@ def settled_keys(deployment: Deployment, machine: Machine, facts: Facts) -> Keys
     return found
 
 
-def settled_on_cluster(deployment: Deployment, gpus_of_nodes: Sequence[float]) -> Deployment:
+def settled_on_cluster(
+    deployment: Deployment, gpus_of_nodes: Sequence[float], running: Deployment | None = None
+) -> Deployment:
     """Return the deployment with `gpus: auto` as 1 on a cluster with GPUs, else 0; threads stay `auto`.
 
-    A cluster of one node is a machine, which cannot grow: `surge` is settled, too.
+    It is also 1 for a tier that is `running` on GPUs: their nodes may be lost, or removed while no replica
+    needs them, and come only if one requests a GPU. A cluster of one node is a machine, which cannot grow:
+    `surge` is settled, too.
     """
-    gpus = {"gpus": 1.0 if sum(gpus_of_nodes) else 0.0}
+    before = {} if running is None else _model_tiers(running)
+    has_gpus = sum(gpus_of_nodes) > 0
+    gpus = {role: float(has_gpus or (role in before and before[role].num_gpus > 0)) for role in Role}
     tiers = {
-        role.value: parse(type(tier), tier.model_dump(mode="json") | gpus, role.value)
+        role.value: parse(type(tier), tier.model_dump(mode="json") | {"gpus": gpus[role]}, role.value)
         for role, tier in _model_tiers(deployment).items()
         if tier.gpus == AUTO
     }

@@ -90,7 +90,21 @@ def _settled(made: "Deployment", local: "LocalDeploymentInfo | None") -> "Deploy
 
     if local is not None and local.name == made.name and local.machine is not None:
         return settled_deployment(made, local.machine)
-    return settled_on_cluster(made, [node.resources.get("GPU", 0.0) for node in nodes()])
+    gpus_of_nodes = [node.resources.get("GPU", 0.0) for node in nodes()]
+    return settled_on_cluster(made, gpus_of_nodes, _running(made.name))
+
+
+def _running(name: str) -> "Deployment | None":
+    """Return the deployment of this name that the cluster runs; None if there is none.
+
+    NOTE: a new controller is created only for a deployment that is settled, and so known to be valid.
+    """
+    from orchestration.deployment.file import Deployment
+    from orchestration.ray.controller_client import find_controller, has_controller
+
+    if not has_controller(name) or (found := ask(find_controller(name).deployment)) is None:
+        return None
+    return Deployment.model_validate_json(found)
 
 
 def wait_until_complete(controller: Any, timeout_s: float) -> None:

@@ -3,10 +3,11 @@
 import io
 import json
 import os
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -22,10 +23,14 @@ from flyserve.core.messages import Load, Role
 from orchestration.control.autoscaler import AutoscalingStatus
 from orchestration.control.instances import Node
 from orchestration.control.status import DeploymentStatus, ReplicaState, ReplicaStatus, TierStatus
-from orchestration.deployment.diff import Report
+from orchestration.deployment.diff import Report, changes
 from orchestration.deployment.file import Deployment, load_deployment
 from orchestration.deployment.tiers import ModelTier
-from orchestration.local.local_ray import find_local_deployment, publish_local_deployment
+from orchestration.local.local_ray import (
+    LocalDeploymentInfo,
+    find_local_deployment,
+    publish_local_deployment,
+)
 from orchestration.machine.serving import settled_deployment
 from services.common.machine.gpus import Gpu
 from services.common.machine.machine import Machine
@@ -109,13 +114,31 @@ class Applied:
 
     def __init__(self) -> None:
         self.deployments: list[Deployment] = []
-        self.apply = self.status = self.address = self
+        self.apply = SimpleNamespace(remote=self._apply)
+        self.deployment = SimpleNamespace(remote=lambda: self.deployments[-1].model_dump_json())
+        self.address = SimpleNamespace(remote=lambda: "10.0.0.1:7")
 
-    def remote(self, *arguments: Any) -> Any:
-        if not arguments:
-            return status(READY)
-        self.deployments.append(Deployment.model_validate_json(arguments[0]))
+    def _apply(self, deployment: str, source: str, replaces: bool) -> Report:
+        self.deployments.append(Deployment.model_validate_json(deployment))
         return Report(is_new=False)
+
+
+def use_cluster(
+    patch: pytest.MonkeyPatch,
+    controller: Applied,
+    gpus_of_nodes: Sequence[float],
+    local: LocalDeploymentInfo | None = None,
+) -> None:
+    """Let commands find nodes with these GPUs, and the controller once something was applied to it."""
+    found = tuple(Node(str(number), "", {"GPU": gpus}) for number, gpus in enumerate(gpus_of_nodes))
+    client = "orchestration.ray.controller_client"
+    patch.setattr("orchestration.ray.connection.ray_connection", lambda *_: nullcontext(local))
+    patch.setattr("orchestration.ray.api.nodes", lambda: found)
+    patch.setattr(f"{client}.has_controller", lambda name: bool(controller.deployments))
+    patch.setattr(f"{client}.find_controller", lambda name: controller)
+    patch.setattr(f"{client}.create_controller", lambda *_, **__: controller)
+    patch.setattr(apply, "ask", lambda method, *arguments: method.remote(*arguments))
+    patch.setattr(apply, "read_status", lambda controller: status(READY))
 
 
 @pytest.mark.parametrize(
@@ -129,13 +152,8 @@ def test_a_file_of_a_local_deployment_is_divided_as_up_divided_it(
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     publish_local_deployment(folder, "main", "127.0.0.1:9", machine=machine)
-    local = find_local_deployment(None)
     controller = Applied()
-    monkeypatch.setattr("orchestration.ray.connection.ray_connection", lambda *_: nullcontext(local))
-    monkeypatch.setattr("orchestration.ray.api.nodes", lambda: (Node("a", "a", {"GPU": 3.0}),))
-    monkeypatch.setattr("orchestration.ray.controller_client.create_controller", lambda *_, **__: controller)
-    monkeypatch.setattr(apply, "ask", lambda method, *arguments: method.remote(*arguments))
-    monkeypatch.setattr(apply, "read_status", lambda controller: status(READY))
+    use_cluster(monkeypatch, controller, [3.0], find_local_deployment(None))
     file = tmp_path / "deployment.yaml"
     tier = f"{{model: {tmp_path}, gpus: auto}}"
     file.write_text(f"name: {name}\ntarget: {tier}\ndrafter: {tier}\n")
@@ -146,6 +164,21 @@ def test_a_file_of_a_local_deployment_is_divided_as_up_divided_it(
     assert (tuple(found), applied.rollout.surge) == (gpus, surge)
     if name == "main":
         assert applied == settled_deployment(load_deployment(file), machine)
+
+
+def test_a_file_that_is_applied_again_keeps_its_gpus_while_their_nodes_are_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller, file = Applied(), tmp_path / "deployment.yaml"
+    file.write_text(f"target: {{model: {tmp_path}, gpus: auto}}\n")
+    for gpus_of_nodes in ([0.0, 1.0], [0.0]):
+        with monkeypatch.context() as patch:
+            use_cluster(patch, controller, gpus_of_nodes)
+            result = CliRunner().invoke(app, ["apply", str(file)])
+        assert result.exit_code == 0, result.stderr
+    first, again = controller.deployments
+    assert first.target.gpus == 1
+    assert not changes(first, again)
 
 
 def test_a_watch_into_a_pipe_outlasts_a_controller_that_does_not_answer(

@@ -6,6 +6,7 @@ import pytest
 
 from flyserve.core.errors import ConfigError
 from flyserve.core.messages import ForwardCosts, Role
+from orchestration.deployment.diff import changes
 from orchestration.deployment.file import Deployment, RolloutConfig
 from orchestration.deployment.plan import plan
 from orchestration.deployment.tiers import ModelTier
@@ -189,6 +190,19 @@ def test_on_a_cluster_only_one_node_decides_about_successors() -> None:
     assert settled_on_cluster(many, [1.0]).rollout.surge == 0
     assert settled_on_cluster(one, [0.0]).rollout.surge == 1, "its GPUs are still to come"
     assert settled_on_cluster(one, [0.0, 1.0]).rollout.surge == 1, "a cluster may grow"
+
+
+def test_a_tier_that_runs_on_gpus_stays_there_while_a_cluster_has_none() -> None:
+    auto = pair(_AUTO, {"gpus": "auto"})
+    first = settled_on_cluster(auto, [0.0, 2.0])
+    assert not changes(first, settled_on_cluster(auto, [0.0], first))
+    assert not changes(first, settled_on_cluster(auto, [], first))
+    assert settled_on_cluster(auto, [0.0]).target.gpus == 0, "it runs nowhere yet"
+    assert settled_on_cluster(pair({"gpus": 0}), [0.0], first).target.gpus == 0, "the file's number counts"
+    waiting = pair(_AUTO, {"gpus": 1})
+    on_cpu = settled_on_cluster(waiting, [0.0])
+    assert on_cpu.target.gpus == 0
+    assert not changes(on_cpu, settled_on_cluster(waiting, [0.0], on_cpu)), "each tier by itself"
 
 
 def test_shards_on_gpus_need_shared_memory() -> None:
