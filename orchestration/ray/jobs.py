@@ -5,12 +5,18 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from flyserve.core.errors import ConfigError, NotReady, Unauthenticated, one_line
+from flyserve.core.errors import ConfigError, NotReady, one_line
 from orchestration.deployment.file import load_deployment
 
+T = TypeVar("T")
+
 _POLL_S = 1.0
+_ANSWER_S = 60.0
+"""Longest wait for one answer of the dashboard, which itself waits for an agent."""
+_LAST_ANSWER_S = 1.0
+"""Wait for an answer when no time is left."""
 _FILE = "deployment.yaml"
 _ERROR = "error: "
 
@@ -25,9 +31,8 @@ def apply_as_job(url: str, file: Path, timeout_s: float, show: Callable[[str], N
 
     Raises:
         ConfigError: The file breaks a limit or names a relative path that does not exist, the head rejects
-            it, or Ray's jobs are not installed.
+            it, the dashboard does not accept the token, or Ray's jobs are not installed.
         NotReady: The dashboard does not answer in time, or the job does not end in time.
-        Unauthenticated: The dashboard does not accept the token.
     """
     load_deployment(file, has_models=False)  # a faulty one is reported at once
     # NOTE: without the variable, the actors that the job starts do not run in its working directory.
@@ -44,23 +49,12 @@ def apply_as_job(url: str, file: Path, timeout_s: float, show: Callable[[str], N
 
         client, job = _submitted(url, command, folder, write, deadline)
     status = _end_of(client, url, job, deadline)
-    with _translated_errors(url):
-        log = client.get_job_logs(job)
+    log = _answer(url, deadline, lambda: str(client.get_job_logs(job)))
     show(log.rstrip())
     if not status.is_terminal():
         raise NotReady(f"{url}: the job {job} did not end within {timeout_s:.0f} s")
     if status != "SUCCEEDED":
         raise ConfigError(_last_error(log) or f"the job {job} ended as {status}")
-
-
-def _end_of(client: Any, url: str, job: str, deadline: float) -> Any:
-    """Return the status of a job at its end, or at the deadline."""
-    while True:
-        with _translated_errors(url):
-            status = client.get_job_status(job)
-        if status.is_terminal() or time.monotonic() > deadline:
-            return status
-        time.sleep(_POLL_S)
 
 
 def _submitted(
@@ -73,16 +67,49 @@ def _submitted(
     Returns:
         A client and the job's id.
     """
+    create_client = _client_class(deadline)
+
+    def submit() -> tuple[Any, str]:
+        client = create_client(url)
+        write()
+        return client, client.submit_job(entrypoint=command, runtime_env={"working_dir": folder})
+
+    return _answer(url, deadline, submit)
+
+
+def _end_of(client: Any, url: str, job: str, deadline: float) -> Any:
+    """Return the status of a job at its end, or at the deadline."""
+    while True:
+        status = _answer(url, deadline, lambda: client.get_job_status(job))
+        if status.is_terminal() or time.monotonic() > deadline:
+            return status
+        time.sleep(_POLL_S)
+
+
+def _client_class(deadline: float) -> Callable[[str], Any]:
+    """Return Ray's client of its dashboard with a time limit for each request: Ray sets none."""
     try:
         from ray.job_submission import JobSubmissionClient
     except ImportError:
         raise ConfigError("Ray is not installed: install FlyServe with its extra cluster") from None
+
+    class Client(JobSubmissionClient):
+        def _do_request(self, *arguments: Any, **options: Any) -> Any:
+            limit_s = max(_LAST_ANSWER_S, min(_ANSWER_S, deadline - time.monotonic()))
+            return super()._do_request(*arguments, timeout=limit_s, **options)
+
+    return Client
+
+
+def _answer(url: str, deadline: float, call: Callable[[], T]) -> T:
+    """Return the result of a call to the dashboard; repeat a call that it does not answer until the deadline.
+
+    NOTE: a head that restarts, or a proxy before it, refuses or ends connections for a while.
+    """
     while True:
         try:
             with _translated_errors(url):
-                client = JobSubmissionClient(url)
-                write()
-                return client, client.submit_job(entrypoint=command, runtime_env={"working_dir": folder})
+                return call()
         except NotReady:
             if time.monotonic() > deadline:
                 raise
@@ -91,10 +118,20 @@ def _submitted(
 
 @contextlib.contextmanager
 def _translated_errors(url: str) -> Iterator[None]:
-    """Translate Ray's errors into FlyServe's."""
+    """Translate the errors of Ray's client, and of the HTTP client that it uses, into FlyServe's."""
+    from ray.exceptions import AuthenticationError
+    from requests.exceptions import HTTPError, RequestException
+
     try:
         yield
-    except ConnectionError:
+    except AuthenticationError:
+        raise ConfigError(
+            f"{url}: Ray's dashboard does not accept RAY_AUTH_TOKEN: set it to the token of the cluster's"
+            " head, and RAY_AUTH_MODE to token"
+        ) from None
+    except HTTPError as error:
+        raise NotReady(f"{url}: {one_line(error)}") from None
+    except (ConnectionError, RequestException):
         raise NotReady(f"{url}: Ray's dashboard does not answer") from None
     except RuntimeError as error:
         words = one_line(error)
@@ -102,8 +139,6 @@ def _translated_errors(url: str) -> Iterator[None]:
             raise ConfigError(
                 "Ray's jobs are not installed: install FlyServe with its extra cluster"
             ) from None
-        if "401" in words or "403" in words:
-            raise Unauthenticated(f"{url}: Ray's dashboard does not accept RAY_AUTH_TOKEN") from None
         raise NotReady(f"{url}: {words}") from None
 
 

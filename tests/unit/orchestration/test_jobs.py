@@ -1,6 +1,13 @@
+"""A deployment that is applied by a Ray job: what is sent; a dashboard that refuses, fails or is silent."""
+
+import json
 import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import ClassVar
+from threading import Thread
+from typing import Any, ClassVar
 
 import pytest
 from ray.job_submission import JobStatus
@@ -10,6 +17,17 @@ from orchestration.deployment.file import Deployment
 from orchestration.ray import jobs
 from orchestration.ray.jobs import apply_as_job
 from services.common.config import load_yaml
+
+ANSWERS: Mapping[str, Mapping[str, str]] = {
+    "/api/version": {"ray_version": "2.60.0"},
+    "/api/packages": {},
+    "/api/jobs/": {"job_id": "01000000", "submission_id": "job"},
+    "/api/jobs/job": {"type": "SUBMISSION", "status": "SUCCEEDED", "entrypoint": "flyserve apply"},
+    "/api/jobs/job/logs": {"logs": "unchanged\n"},
+}
+"""Answers of Ray's dashboard to the requests of one job, by path."""
+CLOSED = (0, "")
+"""In the place of an answer: the connection is closed."""
 
 
 @pytest.fixture
@@ -69,3 +87,79 @@ def test_a_faulty_file_is_rejected_before_anything_is_sent(file: Path) -> None:
     file.write_text("target: {modell: somewhere}")
     with pytest.raises(ConfigError, match=r"target\.modell: unknown key, did you mean 'model'"):
         apply_as_job("http://127.0.0.1:1", file, timeout_s=60, show=print)
+
+
+@contextmanager
+def dashboard(path: str, *faults: tuple[int, str]) -> Iterator[str]:
+    """Serve one job as Ray's dashboard does; the first answers of a path are faults: statuses and texts."""
+    left = list(faults)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            asked = "/api/packages" if self.path.startswith("/api/packages") else self.path
+            is_fault = asked == path and left
+            status, text = left.pop(0) if is_fault else (200, json.dumps(ANSWERS[asked]))
+            if (status, text) == CLOSED:
+                return
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        do_POST = do_GET
+
+        def log_message(self, *args: Any) -> None:
+            """Print nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("path", "faults"),
+    [
+        ("/api/version", [(503, "no upstream")]),
+        ("/api/version", [(200, "it starts")]),
+        ("/api/packages", [CLOSED]),
+        ("/api/jobs/", [(500, "no agent for 172.0.0.403 within 401 ms")]),
+        ("/api/jobs/job", [CLOSED, (502, "bad gateway"), CLOSED]),
+        ("/api/jobs/job/logs", [(504, "gateway timeout"), CLOSED]),
+    ],
+)
+def test_a_dashboard_that_fails_for_a_while_is_asked_again(
+    path: str, faults: list[tuple[int, str]], file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "_POLL_S", 0.0)
+    shown: list[str] = []
+    with dashboard(path, *faults) as url:
+        apply_as_job(url, file, timeout_s=600, show=shown.append)
+    assert shown == ["unchanged"]
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(401, "Unauthorized: Missing authentication token"), (403, "Forbidden: Invalid authentication token")],
+)
+def test_a_token_that_is_not_accepted_is_reported_at_once(status: int, words: str, file: Path) -> None:
+    with (
+        dashboard("/api/version", (status, words)) as url,
+        pytest.raises(ConfigError, match=f"{url}: .*RAY_AUTH_TOKEN.* token of the cluster's head"),
+    ):
+        apply_as_job(url, file, timeout_s=600, show=print)
+
+
+def test_a_dashboard_that_never_answers_ends_the_command_in_time(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "_LAST_ANSWER_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(NotReady, match=f"{url}: Ray's dashboard does not answer"):
+            apply_as_job(url, file, timeout_s=0.1, show=print)
