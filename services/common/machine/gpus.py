@@ -32,7 +32,10 @@ class Gpu:
 
 
 def find_gpus(environment: Mapping[str, str]) -> tuple[Gpu, ...]:
-    """Return the GPUs that a process with this environment may use, in CUDA's order."""
+    """Return the GPUs that a process with this environment may use, in the order of the PCI bus.
+
+    NOTE: CUDA numbers them so, too, in every process of an engine, unless `CUDA_DEVICE_ORDER` is set.
+    """
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and not visible.strip():
         return ()

@@ -1,4 +1,4 @@
-"""The environment that torch and its OpenMP library read once, at their import. Imports no torch."""
+"""The environment that torch, CUDA and the OpenMP library read once, when they start. Imports no torch."""
 
 import os
 from collections.abc import MutableMapping
@@ -16,9 +16,12 @@ def set_environment(device: str, environment: MutableMapping[str, str] = os.envi
     """Set what a process needs before it imports torch.
 
     A process that computes on the CPU sees no GPU: transformers would split a sharded model over GPUs,
-    because the machine has some. What the user says of waiting threads is kept.
+    because the machine has some. CUDA numbers GPUs as the driver's tool lists them (`find_gpus`), by their
+    places on the PCI bus; by default it begins with the fastest. What the user says of the order, or of
+    waiting threads, is kept.
     """
     if device == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""
+    environment.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     if "OMP_WAIT_POLICY" not in environment:
         environment.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)

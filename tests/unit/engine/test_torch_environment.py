@@ -30,6 +30,18 @@ def test_a_process_on_the_cpu_sees_no_gpu() -> None:
     assert environment["CUDA_VISIBLE_DEVICES"] == ""
 
 
+@pytest.mark.parametrize(
+    ("variables", "order"),
+    [({}, "PCI_BUS_ID"), ({"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, "FASTEST_FIRST")],
+)
+def test_gpus_have_the_numbers_that_the_driver_lists_or_those_that_the_user_wants(
+    variables: dict[str, str], order: str
+) -> None:
+    environment = dict(variables)
+    set_environment("cuda", environment)
+    assert environment["CUDA_DEVICE_ORDER"] == order
+
+
 def test_an_engine_on_the_cpu_hides_the_gpus(
     model_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
