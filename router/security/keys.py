@@ -1,9 +1,12 @@
 """API keys: a file with their hashes, the lookup of a token's caller, and new keys."""
 
+import fcntl
 import hashlib
 import hmac
+import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -130,15 +133,37 @@ _TOKEN_BYTES = 32
 def issue_key(file: Path, name: str, limits: dict[str, int | None]) -> str:
     """Add a key to a file, created if missing, and return its token; `limits` are fields of `KeyConfig`.
 
-    The file is replaced atomically, readable by its owner only. Raise ConfigError if it is invalid or cannot
-    be written, or the name is taken.
+    The file is replaced atomically, readable by its owner only; keys that are issued at the same time are
+    added one after the other. Raise ConfigError if it is invalid or cannot be written, or the name is taken.
     """
-    known = load_yaml(KeysConfig, file).model_dump(exclude_none=True)["keys"] if file.exists() else {}
-    if name in known:
-        raise ConfigError(f"{file}: keys.{name}: already exists; remove it first, or choose another name")
-    token = PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)
-    given = {field: value for field, value in limits.items() if value is not None}
-    whole: dict[str, Any] = {"keys": {**known, name: {"sha256": hash_of(token), **given}}}
-    parse(KeysConfig, whole, str(file))
-    write_whole(file, yaml.safe_dump(whole, sort_keys=False))
+    with _only_writer(file):
+        known = load_yaml(KeysConfig, file).model_dump(exclude_none=True)["keys"] if file.exists() else {}
+        if name in known:
+            raise ConfigError(f"{file}: keys.{name}: already exists; remove it first, or choose another name")
+        token = PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)
+        given = {field: value for field, value in limits.items() if value is not None}
+        whole: dict[str, Any] = {"keys": {**known, name: {"sha256": hash_of(token), **given}}}
+        parse(KeysConfig, whole, str(file))
+        write_whole(file, yaml.safe_dump(whole, sort_keys=False))
     return token
+
+
+@contextmanager
+def _only_writer(file: Path) -> Iterator[None]:
+    """Keep other processes from adding a key while the block runs.
+
+    NOTE: the lock is that of the folder, because the file is replaced by another one. Some network file
+    systems have no locks.
+    """
+    folder = Path(os.path.realpath(file)).parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written: {error.strerror}") from None
+    try:
+        with suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)

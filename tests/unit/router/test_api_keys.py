@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,16 @@ def test_names_are_taken_once_and_tokens_belong_to_one(tmp_path: Path) -> None:
     file.write_text(yaml.safe_dump({"keys": {"alice": entry, "bob": entry}}))
     with pytest.raises(ConfigError, match=r"keys\.bob: has the token of alice"):
         Keys(file)
+
+
+def test_keys_that_are_made_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+    file = tmp_path / "folder" / "keys.yaml"
+    names = [f"key-{number}" for number in range(32)]
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        tokens = list(pool.map(lambda name: issue_key(file, name, {}), names))
+    keys = Keys(file)
+    assert [keys.caller(f"Bearer {token}").name for token in tokens] == names
+    assert [path.name for path in file.parent.iterdir()] == ["keys.yaml"]
 
 
 @given(st.text(), st.text(), st.sampled_from(["alice", "bob", "a", "ab"]), st.sampled_from(["alice", "bob"]))
