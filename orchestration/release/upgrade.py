@@ -1,8 +1,9 @@
 """An upgrade of a release: in one step if running pods may stay, otherwise by a second Ray cluster."""
 
+import math
 import time
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import NoReturn, Protocol, TypeVar
 
 from flyserve.core.errors import ConfigError, FlyServeError, NotReady
 from orchestration.release.commands import CommandFailed, Installed, Release, read_chart
@@ -10,10 +11,11 @@ from orchestration.release.values import Steps, Values, as_installed, merged, pl
 
 _POLL_S = 2.0
 _RETRIES = 30
-"""Further tries of a command that fails while it is polled, as while the API server restarts."""
+"""Further tries of a command that fails, as while the API server restarts."""
 _WOULD_MIX = "would mix"
 """Words of the chart's refusal to change running pods."""
 
+T = TypeVar("T")
 Report = Callable[[str], None]
 
 
@@ -54,11 +56,7 @@ def upgrade(
         )
     own = with_active(installed.own if given is None else given, installed.values["ray"]["active"])
     if not (_needs_second_cluster(release, chart, own) or replace):
-        report("no running pod changes: one step")
-        release.upgrade(chart, own)
-        _wait_for_jobs(release, own["ray"]["active"], timeout_s, clock)
-        release.wait_for_routers()
-        return
+        return _upgrade_in_place(release, chart, own, installed.revision, timeout_s, report, clock)
     defaults, app_version = read_chart(chart)
     before = with_tag(as_installed(defaults, installed.values, installed.own), installed.app_version)
     after = with_tag(merged(defaults, own), app_version)
@@ -75,6 +73,25 @@ def _needs_second_cluster(release: Release, chart: str, values: Values) -> bool:
     return False
 
 
+def _upgrade_in_place(
+    release: Release,
+    chart: str,
+    values: Values,
+    before: int,
+    timeout_s: float,
+    report: Report,
+    clock: _Clock,
+) -> None:
+    """Upgrade in one step, from the revision `before`."""
+    report("no running pod changes: one step")
+    try:
+        release.upgrade(chart, values)
+        _wait_for_jobs(release, values["ray"]["active"], timeout_s, clock)
+        _retried(release.wait_for_routers, clock, clock.monotonic() + timeout_s)
+    except FlyServeError as error:
+        _go_back(error, [lambda: _roll_back(release, before, clock)], before, report)
+
+
 def _move(
     release: Release,
     chart: str,
@@ -89,25 +106,22 @@ def _move(
     NOTE: the way back is the way there. A new cluster is removed only once no router uses it.
     """
     old, new = steps.old, steps.new
-    returns: list[Callable[[], None]] = [lambda: release.roll_back(installed.revision)]
+    returns: list[Callable[[], None]] = [lambda: _roll_back(release, installed.revision, clock)]
     try:
         report(f"1/3 start {new} beside {old}")
         release.upgrade(chart, steps.beside)
-        both = release.revision()
+        both = _retried(release.revision, clock)
         _wait_for_jobs(release, new, timeout_s, clock)
         returns += [
             lambda: _wait_for_routers(release, old, timeout_s, clock),
-            lambda: release.roll_back(both),
+            lambda: _roll_back(release, both, clock),
         ]
         report(f"2/3 move the routers to {new}")
         release.upgrade(chart, steps.swapped)
         _wait_for_jobs(release, new, timeout_s, clock)
         _wait_for_routers(release, new, timeout_s, clock)
     except FlyServeError as error:
-        report(f"failed: return to revision {installed.revision}")
-        for step in reversed(returns):
-            step()
-        raise CommandFailed(f"{error}; revision {installed.revision} runs again") from error
+        _go_back(error, returns, installed.revision, report)
     report(f"3/3 remove {old}")
     try:
         release.upgrade(chart, steps.alone)
@@ -118,12 +132,32 @@ def _move(
     report(f"done: set ray.active to {new} in your values")
 
 
+def _go_back(
+    error: FlyServeError, returns: Sequence[Callable[[], None]], revision: int, report: Report
+) -> NoReturn:
+    """Run the steps of the way back, the last one first; raise CommandFailed with every fault."""
+    report(f"failed: return to revision {revision}")
+    try:
+        for step in reversed(returns):
+            step()
+    except FlyServeError as fault:
+        raise CommandFailed(
+            f"{error}; the way back failed, too: {fault}: return to revision {revision} by helm rollback, one"
+            " revision at a time"
+        ) from error
+    raise CommandFailed(f"{error}; revision {revision} runs again") from error
+
+
+def _roll_back(release: Release, revision: int, clock: _Clock) -> None:
+    _retried(lambda: release.roll_back(revision), clock)
+
+
 def _wait_for_jobs(release: Release, color: str, timeout_s: float, clock: _Clock) -> None:
     """Wait until all replicas of this cluster serve as the present revision says.
 
     NOTE: the other cluster may be broken, which can be the reason for the upgrade.
     """
-    revision = release.revision()
+    revision = _retried(release.revision, clock)
     _wait(lambda: release.unfinished_jobs(color, revision), f"the Job of {color} has", timeout_s, clock)
 
 
@@ -143,10 +177,13 @@ def _wait(remaining: Callable[[], list[str]], subject: str, timeout_s: float, cl
         clock.sleep(_POLL_S)
 
 
-def _retried(command: Callable[[], list[str]], clock: _Clock) -> list[str]:
+def _retried(command: Callable[[], T], clock: _Clock, deadline: float = math.inf) -> T:
+    """Return the result of a command; repeat one that fails, but not after the deadline."""
     for _ in range(_RETRIES):
         try:
             return command()
         except CommandFailed:
+            if clock.monotonic() > deadline:
+                raise
             clock.sleep(_POLL_S)
     return command()

@@ -267,10 +267,47 @@ def test_a_second_upgrade_waits_for_the_first() -> None:
     assert "ray.standby.name: is green" in message and "helm rollback" in message
 
 
-def test_way_back_that_fails_says_so() -> None:
+def test_a_way_back_that_fails_is_reported_with_the_step_that_failed_first() -> None:
     class Stuck(Rehearsed):
         def roll_back(self, revision: int) -> None:
             raise NotReady(f"rollback to {revision} timed out")
 
-    with pytest.raises(NotReady, match="rollback to 3 timed out"):
+    message = (
+        "^timed out; the way back failed, too: rollback to 3 timed out: return to revision 3 by helm rollback"
+    )
+    with pytest.raises(CommandFailed, match=message):
         run(Stuck(fails="upgrade blue green"))
+
+
+@pytest.mark.parametrize(
+    ("refused", "message"), [(5, "revision 3 runs again"), (10_000, "failed, too: connection refused")]
+)
+def test_a_way_back_outlasts_an_api_server_that_restarts(refused: int, message: str) -> None:
+    class Restarting(Rehearsed):
+        tries = 0
+
+        def roll_back(self, revision: int) -> None:
+            self.tries += 1
+            if self.tries <= refused:
+                raise CommandFailed("connection refused")
+            super().roll_back(revision)
+
+    with pytest.raises(CommandFailed, match=f"^timed out; .*{message}"):
+        run(Restarting(fails="upgrade blue green"))
+
+
+@pytest.mark.parametrize("fails", ["upgrade blue", "routers ready?"])
+def test_a_single_step_that_fails_returns_to_what_ran(fails: str) -> None:
+    release = Rehearsed(refusal="", fails=fails)
+    release.applying["blue"] = 0
+    with pytest.raises(CommandFailed, match="timed out; revision 3 runs again"):
+        run(release, {"router": {"max_queued": 5}})
+    assert release.calls[-2:] == [fails, "rollback 3"]
+
+
+def test_a_job_of_a_single_step_that_does_not_end_returns_to_what_ran() -> None:
+    release = Rehearsed(refusal="")
+    release.applying["blue"] = 1000
+    with pytest.raises(CommandFailed, match="Job of blue has not ended after 60 s: blue-apply; revision 3"):
+        run(release, {"router": {"max_queued": 5}})
+    assert release.calls[-2:] == ["jobs of blue?", "rollback 3"]
