@@ -159,12 +159,23 @@ class Executor:
             drain.cancel()
         if (start := self._handles.pop(key, None)) is not None:
             logger.info("stopping %s", key)
-            task = asyncio.create_task(_stop_started(start), name=f"stop {key}")
+            task = asyncio.create_task(_stop_started(key, start), name=f"stop {key}")
             self._stops.add(task)
             task.add_done_callback(self._stops.discard)
             task.add_done_callback(lambda task: self._wake())
 
 
-async def _stop_started(start: "asyncio.Future[InstanceHandle]") -> None:
-    """Stop an instance that was started or is being started."""
-    await (await start).stop()
+async def _stop_started(key: InstanceKey, start: "asyncio.Future[InstanceHandle]") -> None:
+    """Stop an instance that was started or is being started; again after an error, until it is stopped.
+
+    NOTE: Ray can end no process while its GCS does not answer, and a process that is left keeps its GPUs.
+    """
+    handle = await start
+    while True:
+        try:
+            await handle.stop()
+        except Exception:
+            logger.exception("stopping %s failed", key)
+            await asyncio.sleep(_FAULT_RETRY_S)
+        else:
+            return

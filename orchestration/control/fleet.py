@@ -41,7 +41,7 @@ class InstanceHandle(Protocol):
         """Let running streams finish within `grace_s`; never raises."""
 
     async def stop(self) -> None:
-        """Stop its processes; a second call does nothing. Never raises."""
+        """Stop its processes; a second call does nothing. After an error it is called again."""
 
 
 class Fleet(Protocol):

@@ -12,6 +12,7 @@ import pytest
 from flyserve.core.errors import ConfigError, NotReady
 from flyserve.core.messages import Role
 from flyserve.wire.streams import info_to_wire
+from orchestration.control import executor
 from orchestration.control.fleet import InstanceRejected, InstanceUnavailable
 from orchestration.control.status import ReplicaState
 from orchestration.deployment.file import Deployment
@@ -243,3 +244,23 @@ async def test_down_drains_stops_and_leaves_no_trace(scene: Scene) -> None:
     assert not scene.fleet.alive()
     assert all(replica.drained_within_s == 0.0 for replica in scene.fleet.replicas.values())
     assert scene.storage.document is None
+
+
+async def test_a_stop_that_fails_is_repeated_until_the_instance_has_ended(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "_FAULT_RETRY_S", 0.0)
+    await scene.manager.apply(deployment(target={"model": "/m/big"}), FILE)
+    await scene.until_ready("target-0.1")
+    replica = scene.fleet.replicas["target-0.1"]
+    stop, faults = replica.stop, iter([ConnectionError("the GCS does not answer")] * 3)
+
+    async def stop_at_the_fourth_call() -> None:
+        if (fault := next(faults, None)) is not None:
+            raise fault
+        await stop()
+
+    monkeypatch.setattr(replica, "stop", stop_at_the_fourth_call)
+    async with asyncio.timeout(240):
+        await scene.manager.down(0.0)
+    assert replica.is_stopped
