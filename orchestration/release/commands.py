@@ -76,12 +76,18 @@ class Release:
 
         NOTE: helm sets the number of routers back to that of the revision, also where an autoscaler owns it.
         """
-        _, before = self._routers()
         _run("helm", "rollback", self._name, str(revision), "--namespace", self._namespace)
+
+    def num_routers(self) -> int:
+        """Return the number of routers that there should be now."""
+        return self._routers()[1]
+
+    def keep_routers(self, number: int) -> None:
+        """Scale the routers up to a number that they had, if it is an autoscaler's."""
         deployment, now = self._routers()
-        if now < before and self._read("values", "--all")["pods"]["router"]["autoscaling"]["enabled"]:
-            number = ("--replicas", str(before))
-            _run("kubectl", "scale", "deployment", deployment, "--namespace", self._namespace, *number)
+        if now < number and self._read("values", "--all")["pods"]["router"]["autoscaling"]["enabled"]:
+            place = ("--namespace", self._namespace, "--replicas", str(number))
+            _run("kubectl", "scale", "deployment", deployment, *place)
 
     def revision(self) -> int:
         """Return the present revision."""

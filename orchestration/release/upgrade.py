@@ -15,8 +15,15 @@ _RETRIES = 30
 _WOULD_MIX = "would mix"
 """Words of the chart's refusal to change running pods."""
 
+_OTHER_UPGRADE = "another operation"
+"""Words of helm's refusal while another command changes the release."""
+
 T = TypeVar("T")
 Report = Callable[[str], None]
+
+
+class _NotBegun(CommandFailed):
+    """Helm has refused an upgrade before it recorded a revision: there is nothing to take back."""
 
 
 class _Clock(Protocol):
@@ -85,7 +92,7 @@ def _upgrade_in_place(
     """Upgrade in one step, from the revision `before`."""
     report("no running pod changes: one step")
     try:
-        release.upgrade(chart, values)
+        _begin(release, chart, values, before, clock)
         _wait_for_jobs(release, values["ray"]["active"], timeout_s, clock)
         _retried(release.wait_for_routers, clock, clock.monotonic() + timeout_s)
     except FlyServeError as error:
@@ -109,7 +116,7 @@ def _move(
     returns: list[Callable[[], None]] = [lambda: _roll_back(release, installed.revision, clock)]
     try:
         report(f"1/3 start {new} beside {old}")
-        release.upgrade(chart, steps.beside)
+        _begin(release, chart, steps.beside, installed.revision, clock)
         both = _retried(release.revision, clock)
         _wait_for_jobs(release, new, timeout_s, clock)
         returns += [
@@ -136,20 +143,39 @@ def _go_back(
     error: FlyServeError, returns: Sequence[Callable[[], None]], revision: int, report: Report
 ) -> NoReturn:
     """Run the steps of the way back, the last one first; raise CommandFailed with every fault."""
+    if isinstance(error, _NotBegun):
+        raise error
     report(f"failed: return to revision {revision}")
     try:
         for step in reversed(returns):
             step()
     except FlyServeError as fault:
         raise CommandFailed(
-            f"{error}; the way back failed, too: {fault}: return to revision {revision} by helm rollback, one"
-            " revision at a time"
+            f"{error}; the way back to revision {revision} failed, too: {fault}: remove by hand what only the"
+            " newer revision has (helm history, helm get manifest), because another helm rollback does not"
         ) from error
     raise CommandFailed(f"{error}; revision {revision} runs again") from error
 
 
+def _begin(release: Release, chart: str, values: Values, before: int, clock: _Clock) -> None:
+    """Upgrade from the revision `before`."""
+    try:
+        release.upgrade(chart, values)
+    except CommandFailed as error:
+        if _OTHER_UPGRADE in str(error) or _retried(release.revision, clock) == before:
+            raise _NotBegun(f"{error}; revision {before} runs, nothing has changed") from None
+        raise
+
+
 def _roll_back(release: Release, revision: int, clock: _Clock) -> None:
-    _retried(lambda: release.roll_back(revision), clock)
+    """Return to a revision as soon as the API server answers; an autoscaler keeps its number of routers.
+
+    NOTE: a rollback is not repeated: helm compares with the last revision that it has recorded, so that a
+    second one would leave what the first one has not removed.
+    """
+    routers = _retried(release.num_routers, clock)
+    release.roll_back(revision)
+    _retried(lambda: release.keep_routers(routers), clock)
 
 
 def _wait_for_jobs(release: Release, color: str, timeout_s: float, clock: _Clock) -> None:

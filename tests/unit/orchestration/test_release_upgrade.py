@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from flyserve.core.errors import ConfigError, NotReady
+from flyserve.core.errors import ConfigError
 from orchestration.release.commands import CommandFailed, Installed, JobFailed, Release
 from orchestration.release.upgrade import upgrade
 from orchestration.release.values import Values
@@ -34,6 +34,8 @@ class Rehearsed(Release):
         super().__init__("demo", "serving", 5)
         self.calls: list[str] = []
         self.given: list[Values] = []
+        self.kept: list[int] = []
+        """Numbers of routers that are kept over a rollback."""
         self.draining = {"blue": 0, "green": 2}
         """Polls in which a router of the other cluster is still there, by the cluster that all shall use."""
         self.applying = {"green": 1}
@@ -59,6 +61,12 @@ class Rehearsed(Release):
 
     def roll_back(self, revision: int) -> None:
         self._call(f"rollback {revision}")
+
+    def num_routers(self) -> int:
+        return 6
+
+    def keep_routers(self, number: int) -> None:
+        self.kept.append(number)
 
     def revision(self) -> int:
         return self._revision
@@ -269,31 +277,55 @@ def test_a_second_upgrade_waits_for_the_first() -> None:
 
 def test_a_way_back_that_fails_is_reported_with_the_step_that_failed_first() -> None:
     class Stuck(Rehearsed):
-        def roll_back(self, revision: int) -> None:
-            raise NotReady(f"rollback to {revision} timed out")
-
-    message = (
-        "^timed out; the way back failed, too: rollback to 3 timed out: return to revision 3 by helm rollback"
-    )
-    with pytest.raises(CommandFailed, match=message):
-        run(Stuck(fails="upgrade blue green"))
-
-
-@pytest.mark.parametrize(
-    ("refused", "message"), [(5, "revision 3 runs again"), (10_000, "failed, too: connection refused")]
-)
-def test_a_way_back_outlasts_an_api_server_that_restarts(refused: int, message: str) -> None:
-    class Restarting(Rehearsed):
         tries = 0
 
         def roll_back(self, revision: int) -> None:
             self.tries += 1
-            if self.tries <= refused:
-                raise CommandFailed("connection refused")
-            super().roll_back(revision)
+            raise CommandFailed("the API server went away")
 
-    with pytest.raises(CommandFailed, match=f"^timed out; .*{message}"):
-        run(Restarting(fails="upgrade blue green"))
+    message = "^timed out; the way back to revision 3 failed, too: the API server went away: remove by hand"
+    with pytest.raises(CommandFailed, match=message):
+        run(release := Stuck(fails="upgrade blue green"))
+    assert release.tries == 1, "a second rollback would forget what the first one has not removed"
+
+
+def test_a_way_back_begins_when_the_api_server_answers_and_keeps_the_routers() -> None:
+    class Restarting(Rehearsed):
+        refusals = 8
+
+        def num_routers(self) -> int:
+            self._answer()
+            return super().num_routers()
+
+        def keep_routers(self, number: int) -> None:
+            self._answer()
+            super().keep_routers(number)
+
+        def _answer(self) -> None:
+            self.refusals -= 1
+            if self.refusals >= 4 or 0 <= self.refusals < 3:
+                raise CommandFailed("connection refused")
+
+    release = Restarting(fails="upgrade blue green")
+    with pytest.raises(CommandFailed, match="timed out; revision 3 runs again"):
+        run(release)
+    assert (release.calls[-1], release.kept) == ("rollback 3", [6])
+
+
+@pytest.mark.parametrize("refusal", ["", MIXES])
+@pytest.mark.parametrize(
+    ("recorded", "said"), [(0, "connection refused"), (1, "another operation (upgrade) is in progress")]
+)
+def test_an_upgrade_that_helm_refuses_takes_nothing_back(refusal: str, recorded: int, said: str) -> None:
+    class Refused(Rehearsed):
+        def upgrade(self, chart: str, values: Values) -> None:
+            self._revision += recorded
+            raise CommandFailed(said)
+
+    release = Refused(refusal)
+    with pytest.raises(CommandFailed, match="revision 3 runs, nothing has changed"):
+        run(release)
+    assert release.calls == ["check"]
 
 
 @pytest.mark.parametrize("fails", ["upgrade blue", "routers ready?"])
