@@ -1,14 +1,14 @@
 """Start the router of a local deployment: each time for the deployment that is desired then."""
 
 import os
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
-from flyserve.core.errors import FlyServeError
+from flyserve.core.errors import ConfigError, NotReady
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import router_config
 from orchestration.local.processes import ServiceProcess, service_process
@@ -29,12 +29,16 @@ class Desired:
 class RouterStart:
     """Starts the router of a deployment that may be changed between two starts.
 
+    A deployment with which a start has just failed, such as one with a fault that only the router finds, is
+    not started twice in a row: the next start has the one that served last.
+
     Attributes:
         module: Module to run as the router.
         folder: Folder of its configuration and its logs.
         timeout_s: Time limit for it to find a target, and to be ready.
-        desired: Last known deployment.
-        read: Returns the present one. If it raises FlyServeError, the last known one is started.
+        desired: Last deployment that served; before the first start, the one to start.
+        read: Returns the present one. If it raises, the last one that served is started.
+        failed: Deployment of the last start, if that failed.
     """
 
     module: str
@@ -42,14 +46,30 @@ class RouterStart:
     timeout_s: float
     desired: Desired
     read: Callable[[], Desired]
+    failed: Desired | None = None
 
-    def __call__(self, addresses: Sequence[str]) -> AbstractContextManager[ServiceProcess]:
-        """Return a router at these addresses, or where the deployment says if there are none."""
-        with suppress(FlyServeError):
-            self.desired = self.read()
-        deployment = self.desired.deployment
-        drain_s = deployment.rollout.drain_s
-        content = router_config(deployment, self.desired.registry, self.timeout_s, drain_s)
+    @contextmanager
+    def __call__(self, addresses: Sequence[str]) -> Iterator[ServiceProcess]:
+        """Run a router at these addresses, or where the deployment says if there are none."""
+        wanted = self._wanted()
+        with ExitStack() as running:
+            try:
+                process = running.enter_context(self._process(wanted, addresses))
+            except (ConfigError, NotReady):
+                self.failed = wanted
+                raise
+            self.desired, self.failed = wanted, None
+            yield process
+
+    def _wanted(self) -> Desired:
+        with suppress(Exception):
+            present = self.read()
+            return self.desired if present == self.failed else present
+        return self.desired
+
+    def _process(self, wanted: Desired, addresses: Sequence[str]) -> AbstractContextManager[ServiceProcess]:
+        drain_s = wanted.deployment.rollout.drain_s
+        content = router_config(wanted.deployment, wanted.registry, self.timeout_s, drain_s)
         ports = dict(zip(("grpc_port", "http_port"), map(_port_of, addresses), strict=False))
         config = self.folder / "router.yaml"
         config.write_text(yaml.safe_dump({**content, **ports}), encoding="utf-8")
