@@ -181,7 +181,7 @@ class LocalDeploymentInfo(BaseModel, frozen=True):
         address: host:port of the gRPC API; empty until it serves.
         pid: Id of the process that runs the deployment.
         started: Time at which that process started, since another one may have its id by now; empty where the
-            system does not say.
+            system does not say, and in the file of an earlier version.
         machine: The machine as it was before the deployment started, for which it was settled; None if it
             was not.
     """
@@ -191,7 +191,7 @@ class LocalDeploymentInfo(BaseModel, frozen=True):
     address: str = ""
     token: str
     pid: int
-    started: str
+    started: str = ""
     machine: Machine | None = None
 
 
@@ -261,7 +261,7 @@ def running_deployments() -> Iterator[LocalDeploymentInfo]:
             if file.parent.stat().st_uid == os.getuid():
                 info = LocalDeploymentInfo.model_validate_json(file.read_bytes())
                 os.kill(info.pid, 0)
-                if _start_time(info.pid) == info.started:
+                if info.started in ("", _start_time(info.pid)):
                     yield info
 
 
