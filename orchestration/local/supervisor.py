@@ -57,14 +57,16 @@ class SupervisedService:
         The log of the process is kept within its limit.
 
         Raises:
-            NotReady: It has ended more often than the limit allows.
+            NotReady: It has ended more often than the limit allows. A start that the system refuses counts
+                only after it has done so for the time of the limit.
         """
         if self.process.has_ended(timeout_s):
             self._restart(self.process.exit_reason(), report)
         limit_size(self.process.log)
 
     def _restart(self, reason: str, report: Report) -> None:
-        name = self.process.name
+        name, pauses = self.process.name, Backoff()
+        end = time.monotonic() + self._limit.within_s
         while self._has_restart_left():
             number = f"restart {len(self._restarts)} of at most {self._limit.most}"
             report(f"the {name} {reason}; {number}; log: {self.process.log}")
@@ -74,6 +76,10 @@ class SupervisedService:
                 self.process = self._running.enter_context(self._start(self.process.addresses))
             except (ConfigError, NotReady, OSError) as error:
                 reason = f"could not be started again: {error}"
+                if isinstance(error, OSError) and time.monotonic() < end:
+                    # Not the fault of the service, as on a full disk: this try does not count.
+                    self._restarts.pop()
+                    time.sleep(pauses.next_s())
             else:
                 report(f"the {name} serves again at {', '.join(self.process.addresses)}")
                 return

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -78,7 +79,7 @@ def supervised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
-    def make(crashing: str, broken: str, *faults: OSError) -> SupervisedService:
+    def make(crashing: str, broken: str, *faults: OSError, within_s: float = 3600.0) -> SupervisedService:
         (tmp_path / "service.py").write_text(_CRASHING.format(crashing=crashing, broken=broken))
         left = list(faults)
 
@@ -87,7 +88,7 @@ def supervised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
                 raise left.pop()
             return service_process(("service", *addresses), os.environ, tmp_path, timeout_s=240, grace_s=240)
 
-        return SupervisedService(start, RestartLimit(3, 3600.0))
+        return SupervisedService(start, RestartLimit(3, within_s))
 
     return make
 
@@ -113,15 +114,38 @@ def test_a_service_that_ends_is_started_again_at_its_addresses(
     assert service.process.exit_reason().startswith("ended with status -15 (SIGTERM)")
 
 
-def test_a_start_that_finds_no_space_is_tried_again(supervised: Callable[..., SupervisedService]) -> None:
+def full_disk(count: int) -> list[OSError]:
+    return [OSError(errno.ENOSPC, "No space left on device") for _ in range(count)]
+
+
+def test_a_start_that_finds_no_space_is_tried_again_and_does_not_count(
+    supervised: Callable[..., SupervisedService],
+) -> None:
     lines: list[str] = []
-    with supervised("[0]", "[]", OSError(errno.ENOSPC, "No space left on device")) as service:
+    with supervised("[0]", "[]", *full_disk(4)) as service:
         assert service.process.has_ended(60)
         service.keep_up(0.0, lines.append)
         assert not service.process.has_ended(0.0)
-    _, failed, serves = lines
-    assert "could not be started again: [Errno 28] No space left on device; restart 2 of at most 3" in failed
+    _, *failed, serves = lines
+    assert len(failed) == 4
+    reason = "could not be started again: [Errno 28] No space left on device; restart 1 of at most 3"
+    assert all(reason in line for line in failed)
     assert serves.startswith("the service serves again at 127.0.0.1:7")
+
+
+def test_a_system_that_refuses_starts_for_the_time_of_the_limit_is_an_error(
+    supervised: Callable[..., SupervisedService], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda wait_s: now.append(now.pop() + wait_s))
+    lines: list[str] = []
+    with supervised("[0]", "[]", *full_disk(999), within_s=600.0) as service:
+        assert service.process.has_ended(60)
+        monkeypatch.setattr("orchestration.local.supervisor.time", clock)
+        with pytest.raises(NotReady, match=r"could not be started again: .* No space left on device; it is"):
+            service.keep_up(0.0, lines.append)
+    assert 600 <= now[0] < 620
+    assert "restart 3 of at most 3" in lines[-1] and "restart 1 of at most 3" in lines[-4]
 
 
 def test_a_service_that_ends_too_often_is_an_error(
