@@ -1,7 +1,6 @@
 """Processes and signals of a local run: start a service as a child process, and always end it in order."""
 
 import contextlib
-import itertools
 import queue
 import signal
 import subprocess
@@ -13,7 +12,7 @@ from typing import IO
 
 from flyserve.core.errors import ConfigError, NotReady
 from flyserve.signals import PARENT_VARIABLE, stop_signals
-from orchestration.local.service_log import crash_cause, last_line
+from orchestration.local.service_log import crash_cause, last_line, next_log
 
 _READY = "ready "
 
@@ -103,16 +102,15 @@ def service_process(
     """Run `python -m <command>` until the block ends; enter the block when it is ready.
 
     It has `timeout_s` to print `ready host:port` and the URLs of its other servers, and at the end `grace_s`
-    between SIGTERM and SIGKILL. Its log is in `folder`: `<module>-1.log` for the first process. If this
-    process is killed, it receives SIGTERM.
+    between SIGTERM and SIGKILL. Its log is in `folder`: `<module>-1.log` for the first process; those of
+    the last three are kept. If this process is killed, it receives SIGTERM.
 
     Raises:
         ConfigError: It ended; the message is its last line.
         NotReady: It was not ready in time.
     """
     name = command[0]
-    logs = (folder / f"{name}-{number}.log" for number in itertools.count(1))
-    errors = next(path for path in logs if not path.exists())
+    errors = next_log(folder, name)
     # NOTE: it appends, so that `limit_size` can shorten the file meanwhile.
     with errors.open("a", encoding="utf-8") as log:
         process = subprocess.Popen(

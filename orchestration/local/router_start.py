@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
@@ -64,7 +64,7 @@ class RouterStart:
     def _wanted(self) -> Desired:
         with suppress(Exception):
             present = self.read()
-            return self.desired if present == self.failed else present
+            return replace(self.desired, registry=present.registry) if present == self.failed else present
         return self.desired
 
     def _process(self, wanted: Desired, addresses: Sequence[str]) -> AbstractContextManager[ServiceProcess]:

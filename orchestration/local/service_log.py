@@ -12,6 +12,15 @@ _SEARCHED_BYTES = 2**20
 """Part of a log in which the cause of an end is searched; the stacks of a crash follow its cause."""
 
 
+def next_log(folder: Path, name: str) -> Path:
+    """Return the file for the next log of a service, and delete all earlier ones but the last two."""
+    pattern = re.compile(rf"{re.escape(name)}-(\d+)\.log")
+    numbers = sorted(int(found[1]) for path in folder.iterdir() if (found := pattern.fullmatch(path.name)))
+    for number in numbers[:-2]:
+        (folder / f"{name}-{number}.log").unlink(missing_ok=True)
+    return folder / f"{name}-{numbers[-1] + 1 if numbers else 1}.log"
+
+
 def last_line(log: Path) -> str:
     """Return the last line of a log."""
     lines = _last_text(log).strip().splitlines()

@@ -148,6 +148,32 @@ def test_a_system_that_refuses_starts_for_the_time_of_the_limit_is_an_error(
     assert "restart 3 of at most 3" in lines[-1] and "restart 1 of at most 3" in lines[-4]
 
 
+def test_the_logs_of_the_last_three_processes_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "service.py").write_text(_CRASHING.format(crashing="[]", broken="[]"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    for name in (
+        "service-8.log",
+        "service-9.log",
+        "service-10.log",
+        "service-two.log",
+        "other-service-1.log",
+    ):
+        (tmp_path / name).touch()
+    with service_process(("service",), os.environ, tmp_path, timeout_s=240, grace_s=240) as process:
+        assert process.log == tmp_path / "service-11.log"
+    names = {path.name for path in tmp_path.glob("*.log")}
+    assert names == {
+        "service-9.log",
+        "service-10.log",
+        "service-11.log",
+        "service-two.log",
+        "other-service-1.log",
+    }
+
+
 def test_a_service_that_ends_too_often_is_an_error(
     supervised: Callable[..., SupervisedService],
 ) -> None:
