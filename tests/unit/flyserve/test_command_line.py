@@ -242,6 +242,7 @@ def test_a_report_that_cannot_be_written_is_named_before_a_request_is_sent(
     assert not service.requests
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="writes to /dev/full")
 def test_a_report_that_finds_no_space_costs_no_table(
     served: tuple[FakeGeneration, str], tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 import psutil
+import pytest
 
 from orchestration.local.orphans import adopted_orphans, children, reap_orphans
 
@@ -31,6 +32,7 @@ def is_zombie(pid: int) -> bool:
     return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives orphans to a chosen ancestor")
 def test_an_adopted_process_that_ends_is_reaped_and_an_own_one_is_not() -> None:
     with adopted_orphans(), subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"]) as own:
         assert becomes_true(lambda: is_zombie(own.pid))
