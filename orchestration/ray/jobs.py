@@ -1,6 +1,7 @@
 """Apply a deployment from outside its Ray cluster, as a Ray job on the cluster's head."""
 
 import contextlib
+import secrets
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -32,7 +33,7 @@ def apply_as_job(url: str, file: Path, timeout_s: float, show: Callable[[str], N
     Raises:
         ConfigError: The file breaks a limit or names a relative path that does not exist, the head rejects
             it, the dashboard does not accept the token, or Ray's jobs are not installed.
-        NotReady: The dashboard does not answer in time, or the job does not end in time.
+        NotReady: The dashboard does not answer in time, the job does not end in time, or it is gone.
     """
     load_deployment(file, has_models=False)  # a faulty one is reported at once
     # NOTE: without the variable, the actors that the job starts do not run in its working directory.
@@ -49,7 +50,7 @@ def apply_as_job(url: str, file: Path, timeout_s: float, show: Callable[[str], N
 
         client, job = _submitted(url, command, folder, write, deadline)
     status = _end_of(client, url, job, deadline)
-    log = _answer(url, deadline, lambda: str(client.get_job_logs(job)))
+    log = _answer_about(job, url, deadline, lambda: str(client.get_job_logs(job)))
     show(log.rstrip())
     if not status.is_terminal():
         raise NotReady(f"{url}: the job {job} did not end within {timeout_s:.0f} s")
@@ -62,25 +63,38 @@ def _submitted(
 ) -> tuple[Any, str]:
     """Submit a job that runs in a copy of `folder`, as soon as the dashboard and its agent answer.
 
-    `write` is called just before: a newer file may have been applied during the wait.
+    `write` is called just before: a newer file may have been applied during the wait. All tries have one id:
+    the connection may end when the job is accepted, before the answer.
 
     Returns:
         A client and the job's id.
     """
-    create_client = _client_class(deadline)
+    create_client, job = _client_class(deadline), f"flyserve-{secrets.token_hex(8)}"
 
     def submit() -> tuple[Any, str]:
         client = create_client(url)
         write()
-        return client, client.submit_job(entrypoint=command, runtime_env={"working_dir": folder})
+        with _accepted_before(job):
+            client.submit_job(entrypoint=command, runtime_env={"working_dir": folder}, submission_id=job)
+        return client, job
 
     return _answer(url, deadline, submit)
+
+
+@contextlib.contextmanager
+def _accepted_before(job: str) -> Iterator[None]:
+    """Ignore the error of Ray's client for the id of a job that an earlier try has submitted."""
+    try:
+        yield
+    except RuntimeError as error:
+        if f"{job} already exists" not in str(error):
+            raise
 
 
 def _end_of(client: Any, url: str, job: str, deadline: float) -> Any:
     """Return the status of a job at its end, or at the deadline."""
     while True:
-        status = _answer(url, deadline, lambda: client.get_job_status(job))
+        status = _answer_about(job, url, deadline, lambda: client.get_job_status(job))
         if status.is_terminal() or time.monotonic() > deadline:
             return status
         time.sleep(_POLL_S)
@@ -114,6 +128,31 @@ def _answer(url: str, deadline: float, call: Callable[[], T]) -> T:
             if time.monotonic() > deadline:
                 raise
         time.sleep(_POLL_S)
+
+
+def _answer_about(job: str, url: str, deadline: float, call: Callable[[], T]) -> T:
+    """Return the result of a call about a job; raise NotReady at once if the head does not know the job.
+
+    NOTE: a head that has no storage of its own forgets its jobs when it restarts.
+    """
+
+    def answer() -> T | None:
+        try:
+            return call()
+        except RuntimeError as error:
+            if _is_unknown_job(str(error)):
+                return None
+            raise
+
+    found = _answer(url, deadline, answer)
+    if found is None:
+        raise NotReady(f"{url}: the job {job} is gone, as after a restart of the head: apply it again")
+    return found
+
+
+def _is_unknown_job(words: str) -> bool:
+    """Return True for Ray's own answer; a proxy may answer 404 as well, for a head that restarts."""
+    return "status code 404" in words and "does not exist" in words
 
 
 @contextlib.contextmanager

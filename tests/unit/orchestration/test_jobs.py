@@ -1,6 +1,7 @@
 """A deployment that is applied by a Ray job: what is sent; a dashboard that refuses, fails or is silent."""
 
 import json
+import re
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -58,9 +59,9 @@ class Jobs:
         if "max_sequences" not in before:
             raise ConnectionError
 
-    def submit_job(self, entrypoint: str, runtime_env: dict[str, str]) -> str:
+    def submit_job(self, entrypoint: str, runtime_env: dict[str, str], submission_id: str) -> str:
         self.sent.append(load_yaml(Deployment, Path(runtime_env["working_dir"]) / "deployment.yaml"))
-        return "job"
+        return submission_id
 
     def get_job_status(self, job: str) -> JobStatus:
         return JobStatus.SUCCEEDED
@@ -91,15 +92,27 @@ def test_a_faulty_file_is_rejected_before_anything_is_sent(file: Path) -> None:
 
 @contextmanager
 def dashboard(path: str, *faults: tuple[int, str]) -> Iterator[str]:
-    """Serve one job as Ray's dashboard does; the first answers of a path are faults: statuses and texts."""
-    left = list(faults)
+    """Serve one job as Ray's dashboard does; the first answers of a path are faults: statuses and texts.
+
+    A job whose submission is not answered is accepted: a second one with its id is refused.
+    """
+    left, accepted = list(faults), set[str]()
+
+    def refusal(body: bytes) -> tuple[int, str] | None:
+        """Return the answer to a repeated submission, as Ray 2.60 words it."""
+        if (job := json.loads(body)["submission_id"]) not in accepted:
+            accepted.add(job)
+            return None
+        return 500, f"ValueError: Job with submission_id {job} already exists. Please use a different one."
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             asked = "/api/packages" if self.path.startswith("/api/packages") else self.path
-            is_fault = asked == path and left
-            status, text = left.pop(0) if is_fault else (200, json.dumps(ANSWERS[asked]))
+            asked = re.sub("flyserve-[0-9a-f]{16}", "job", asked)
+            status, text = left.pop(0) if asked == path and left else (200, json.dumps(ANSWERS[asked]))
+            if asked == "/api/jobs/" and status in (0, 200):
+                status, text = refusal(body) or (status, text)
             if (status, text) == CLOSED:
                 return
             self.send_response(status)
@@ -128,8 +141,9 @@ def dashboard(path: str, *faults: tuple[int, str]) -> Iterator[str]:
         ("/api/version", [(503, "no upstream")]),
         ("/api/version", [(200, "it starts")]),
         ("/api/packages", [CLOSED]),
-        ("/api/jobs/", [(500, "no agent for 172.0.0.403 within 401 ms")]),
-        ("/api/jobs/job", [CLOSED, (502, "bad gateway"), CLOSED]),
+        ("/api/jobs/", [(500, "no agent for 172.0.0.403 within 401 ms"), (404, "no such route")]),
+        ("/api/jobs/", [CLOSED]),
+        ("/api/jobs/job", [CLOSED, (502, "bad gateway"), (404, "no such route"), CLOSED]),
         ("/api/jobs/job/logs", [(504, "gateway timeout"), CLOSED]),
     ],
 )
@@ -141,6 +155,15 @@ def test_a_dashboard_that_fails_for_a_while_is_asked_again(
     with dashboard(path, *faults) as url:
         apply_as_job(url, file, timeout_s=600, show=shown.append)
     assert shown == ["unchanged"]
+
+
+@pytest.mark.parametrize("path", ["/api/jobs/job", "/api/jobs/job/logs"])
+def test_a_job_that_a_restarted_head_does_not_know_ends_the_command_at_once(path: str, file: Path) -> None:
+    with (
+        dashboard(path, (404, "Job flyserve-1234 does not exist")) as url,
+        pytest.raises(NotReady, match=f"{url}: the job flyserve-.* is gone, as after a restart of the head"),
+    ):
+        apply_as_job(url, file, timeout_s=600, show=print)
 
 
 @pytest.mark.parametrize(
