@@ -5,6 +5,7 @@ import hashlib
 import hmac
 import os
 import secrets
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -128,6 +129,9 @@ def _load(path: Path) -> Mapping[bytes, Caller]:
 PREFIX = "flyserve-"
 """Prefix of every token, so that scanners for leaked secrets recognize it."""
 _TOKEN_BYTES = 32
+_LOCK_S = 10.0
+"""Longest wait for other processes that add keys."""
+_LOCK_POLL_S = 0.05
 
 
 def issue_key(file: Path, name: str, limits: dict[str, int | None]) -> str:
@@ -136,13 +140,15 @@ def issue_key(file: Path, name: str, limits: dict[str, int | None]) -> str:
     The file is replaced atomically, readable by its owner only; keys that are issued at the same time are
     added one after the other. Raise ConfigError if it is invalid or cannot be written, or the name is taken.
     """
+    token = PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)
+    given = {field: value for field, value in limits.items() if value is not None}
+    key = {name: {"sha256": hash_of(token), **given}}
+    parse(KeysConfig, {"keys": key}, str(file))  # a faulty one leaves no new folder
     with _only_writer(file):
         known = load_yaml(KeysConfig, file).model_dump(exclude_none=True)["keys"] if file.exists() else {}
         if name in known:
             raise ConfigError(f"{file}: keys.{name}: already exists; remove it first, or choose another name")
-        token = PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)
-        given = {field: value for field, value in limits.items() if value is not None}
-        whole: dict[str, Any] = {"keys": {**known, name: {"sha256": hash_of(token), **given}}}
+        whole: dict[str, Any] = {"keys": {**known, **key}}
         parse(KeysConfig, whole, str(file))
         write_whole(file, yaml.safe_dump(whole, sort_keys=False))
     return token
@@ -152,18 +158,45 @@ def issue_key(file: Path, name: str, limits: dict[str, int | None]) -> str:
 def _only_writer(file: Path) -> Iterator[None]:
     """Keep other processes from adding a key while the block runs.
 
-    NOTE: the lock is that of the folder, because the file is replaced by another one. Some network file
-    systems have no locks.
+    NOTE: the lock is that of the folder, because the file is replaced by another one. There is none in a
+    folder that may be written but not read.
     """
+    if (folder := _opened_folder(file)) is None:
+        yield
+        return
+    try:
+        _lock(folder, file)
+        yield
+    finally:
+        os.close(folder)
+
+
+def _opened_folder(file: Path) -> int | None:
+    """Open the folder of a file, created if missing; return None if it may not be read."""
     folder = Path(os.path.realpath(file)).parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder, os.O_RDONLY)
+        with suppress(PermissionError):
+            return os.open(folder, os.O_RDONLY)
     except OSError as error:
         raise ConfigError(f"{file} cannot be written: {error.strerror}") from None
-    try:
-        with suppress(OSError):
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
+    return None
+
+
+def _lock(folder: int, file: Path) -> None:
+    """Lock an open folder; do nothing if its file system has no locks, as some on networks.
+
+    Raise ConfigError after a while: whoever may read the folder may hold its lock for ever.
+    """
+    deadline = time.monotonic() + _LOCK_S
+    while True:
+        try:
+            return fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise ConfigError(
+                    f"{file} cannot be written: another process holds a lock on its folder"
+                ) from None
+        except OSError:
+            return
+        time.sleep(_LOCK_POLL_S)

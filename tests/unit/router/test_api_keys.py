@@ -1,6 +1,7 @@
 """API keys: shown once, stored as hashes, recognized, reloaded, and never printed."""
 
 import errno
+import fcntl
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flyserve.core.errors import ConfigError, Unauthenticated
+from router.security import keys as keys_module
 from router.security.keys import Caller, Keys, hash_of, issue_key
 
 
@@ -124,7 +126,57 @@ def test_names_are_taken_once_and_tokens_belong_to_one(tmp_path: Path) -> None:
         Keys(file)
 
 
-def test_keys_that_are_made_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+def test_a_rejected_name_leaves_no_new_folder(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"keys\."):
+        issue_key(tmp_path / "folder" / "keys.yaml", "no spaces", {})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_lock_that_another_process_holds_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "keys.yaml"
+    monkeypatch.setattr(keys_module, "_LOCK_S", 0.0)
+    folder = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        with pytest.raises(ConfigError, match=r"keys\.yaml cannot be written: another process holds a lock"):
+            issue_key(file, "alice", {})
+    finally:
+        os.close(folder)
+    assert not file.exists()
+    token = issue_key(file, "alice", {})
+    assert Keys(file).caller(f"Bearer {token}").name == "alice"
+
+
+def test_a_key_is_added_where_there_are_no_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(folder: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    token = issue_key(tmp_path / "keys.yaml", "alice", {})
+    assert Keys(tmp_path / "keys.yaml").caller(f"Bearer {token}").name == "alice"
+
+
+def test_a_key_is_added_in_a_folder_that_may_not_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = os.open
+
+    def open_as_another_user(path: str | Path, *arguments: int) -> int:
+        if Path(path) == tmp_path:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opened(path, *arguments)
+
+    monkeypatch.setattr(os, "open", open_as_another_user)  # these tests may run as root
+    token = issue_key(tmp_path / "keys.yaml", "alice", {})
+    assert Keys(tmp_path / "keys.yaml").caller(f"Bearer {token}").name == "alice"
+
+
+def test_keys_that_are_made_at_the_same_time_are_all_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys_module, "_LOCK_S", 600.0)
     file = tmp_path / "folder" / "keys.yaml"
     names = [f"key-{number}" for number in range(32)]
     with ThreadPoolExecutor(max_workers=8) as pool:
