@@ -95,14 +95,16 @@ def _settled(made: "Deployment", local: "LocalDeploymentInfo | None") -> "Deploy
 
 
 def _running(name: str) -> "Deployment | None":
-    """Return the deployment of this name that the cluster runs; None if there is none.
+    """Return the deployment of this name that the cluster runs; None if there is none, or it is not known.
 
-    NOTE: a new controller is created only for a deployment that is settled, and so known to be valid.
+    NOTE: a new controller is created only for a deployment that is settled, and so known to be valid. A
+    controller of an older version has no such method.
     """
     from orchestration.deployment.file import Deployment
     from orchestration.ray.controller_client import find_controller, has_controller
 
-    if not has_controller(name) or (found := ask(find_controller(name).deployment)) is None:
+    method = getattr(find_controller(name), "deployment", None) if has_controller(name) else None
+    if method is None or (found := ask(method)) is None:
         return None
     return Deployment.model_validate_json(found)
 

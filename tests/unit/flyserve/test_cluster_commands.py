@@ -181,6 +181,19 @@ def test_a_file_that_is_applied_again_keeps_its_gpus_while_their_nodes_are_away(
     assert not changes(first, again)
 
 
+def test_a_controller_of_an_older_version_does_not_know_its_deployment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller, file = Applied(), tmp_path / "deployment.yaml"
+    controller.deployments.append(Deployment.model_validate({"target": {"model": "/earlier"}}))
+    del controller.deployment
+    use_cluster(monkeypatch, controller, [1.0])
+    file.write_text(f"target: {{model: {tmp_path}, gpus: auto}}\n")
+    result = CliRunner().invoke(app, ["apply", str(file)])
+    assert result.exit_code == 0, result.stderr
+    assert controller.deployments[-1].target.gpus == 1
+
+
 def test_a_watch_into_a_pipe_outlasts_a_controller_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
