@@ -186,7 +186,7 @@ def _opened_folder(file: Path) -> int | None:
 def _lock(folder: int, file: Path) -> None:
     """Lock an open folder; do nothing if its file system has no locks, as some on networks.
 
-    Raise ConfigError after a while: whoever may read the folder may hold its lock for ever.
+    Raise ConfigError after a while: any process that may read the folder may hold its lock for ever.
     """
     deadline = time.monotonic() + _LOCK_S
     while True:
