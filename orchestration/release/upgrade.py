@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NoReturn, Protocol, TypeVar
 
 from flyserve.core.errors import ConfigError, FlyServeError, NotReady
@@ -96,7 +97,7 @@ def _upgrade_in_place(
         _wait_for_jobs(release, values["ray"]["active"], timeout_s, clock)
         _retried(release.wait_for_routers, clock, clock.monotonic() + timeout_s)
     except FlyServeError as error:
-        _go_back(error, [lambda: _roll_back(release, before, clock)], before, report)
+        _go_back(error, [lambda: _roll_back(release, before, report, clock)], before, report)
 
 
 def _move(
@@ -113,22 +114,23 @@ def _move(
     NOTE: the way back is the way there. A new cluster is removed only once no router uses it.
     """
     old, new = steps.old, steps.new
-    returns: list[Callable[[], None]] = [lambda: _roll_back(release, installed.revision, clock)]
+    before = installed.revision
+    returns: list[Callable[[], None]] = [lambda: _roll_back(release, before, report, clock)]
     try:
         report(f"1/3 start {new} beside {old}")
-        _begin(release, chart, steps.beside, installed.revision, clock)
+        _begin(release, chart, steps.beside, before, clock)
         both = _retried(release.revision, clock)
         _wait_for_jobs(release, new, timeout_s, clock)
         returns += [
             lambda: _wait_for_routers(release, old, timeout_s, clock),
-            lambda: _roll_back(release, both, clock),
+            lambda: _roll_back(release, both, report, clock),
         ]
         report(f"2/3 move the routers to {new}")
         release.upgrade(chart, steps.swapped)
         _wait_for_jobs(release, new, timeout_s, clock)
         _wait_for_routers(release, new, timeout_s, clock)
     except FlyServeError as error:
-        _go_back(error, returns, installed.revision, report)
+        _go_back(error, returns, before, report)
     report(f"3/3 remove {old}")
     try:
         release.upgrade(chart, steps.alone)
@@ -167,15 +169,28 @@ def _begin(release: Release, chart: str, values: Values, before: int, clock: _Cl
         raise
 
 
-def _roll_back(release: Release, revision: int, clock: _Clock) -> None:
+def _roll_back(release: Release, revision: int, report: Report, clock: _Clock) -> None:
     """Return to a revision as soon as the API server answers; an autoscaler keeps its number of routers.
 
     NOTE: a rollback is not repeated: helm compares with the last revision that it has recorded, so that a
     second one would leave what the first one has not removed.
     """
-    routers = _retried(release.num_routers, clock)
+    routers, otherwise = 0, f"so there are as many routers as revision {revision} says"
+    with _optional(otherwise, report):
+        routers = _retried(release.num_routers, clock)
     release.roll_back(revision)
-    _retried(lambda: release.keep_routers(routers), clock)
+    if routers:
+        with _optional(otherwise, report):
+            _retried(lambda: release.keep_routers(routers), clock)
+
+
+@contextmanager
+def _optional(otherwise: str, report: Report) -> Iterator[None]:
+    """Report a command that fails, as where the account lacks a right, and what follows; go on."""
+    try:
+        yield
+    except CommandFailed as error:
+        report(f"{error}; {otherwise}")
 
 
 def _wait_for_jobs(release: Release, color: str, timeout_s: float, clock: _Clock) -> None:

@@ -36,6 +36,7 @@ class Rehearsed(Release):
         self.given: list[Values] = []
         self.kept: list[int] = []
         """Numbers of routers that are kept over a rollback."""
+        self.said: list[str] = []
         self.draining = {"blue": 0, "green": 2}
         """Polls in which a router of the other cluster is still there, by the cluster that all shall use."""
         self.applying = {"green": 1}
@@ -109,7 +110,7 @@ class Clock:
 def run(
     release: Rehearsed, given: Values | None = NEW, timeout_s: float = 60.0, replace: bool = False
 ) -> list[str]:
-    lines: list[str] = []
+    lines = release.said
     upgrade(release, str(CHART), given, timeout_s, lines.append, Clock(), replace)
     return lines
 
@@ -310,6 +311,22 @@ def test_a_way_back_begins_when_the_api_server_answers_and_keeps_the_routers() -
     with pytest.raises(CommandFailed, match="timed out; revision 3 runs again"):
         run(release)
     assert (release.calls[-1], release.kept) == ("rollback 3", [6])
+
+
+@pytest.mark.parametrize("command", ["num_routers", "keep_routers"])
+def test_an_account_that_may_not_scale_routers_returns_without_their_number(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(*_: object) -> None:
+        raise CommandFailed("deployments.apps is forbidden")
+
+    release = Rehearsed(fails="upgrade blue green")
+    monkeypatch.setattr(release, command, forbidden)
+    with pytest.raises(CommandFailed, match=r"^timed out; revision 3 runs again$"):
+        run(release)
+    assert (release.calls.count("rollback 3"), release.kept) == (1, [])
+    said = "deployments.apps is forbidden; so there are as many routers as revision 3 says"
+    assert release.said[-1] == said
 
 
 @pytest.mark.parametrize("refusal", ["", MIXES])
