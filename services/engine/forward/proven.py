@@ -31,9 +31,11 @@ PAIRED = tuple(
 """Kinds for one and many rows, by the inputs whose sums oneDNN adds."""
 _LEAST_PAIRED_ELEMENTS = 1 << 20
 """For one row of a smaller weight, the exchange and the conversions cost more than many rows gain."""
-_LEAST_ROWS = (1, 2, 4, 16)
-"""Smallest numbers of rows to compute, in the order in which they are tried until all give equal bits."""
 _MOST_ROWS = 512
+_CPU_BOUNDS = ((1, _MOST_ROWS), (2, _MOST_ROWS), (4, _MOST_ROWS), (16, _MOST_ROWS))
+"""Fewest and most rows of a call on a CPU, in the order in which they are tried until all give equal bits."""
+_TILE_BOUNDS = ((1, 32), (16, 32))
+"""The same with matrix units: for more rows than two tiles, oneDNN adds the terms in another order."""
 _BOUNDS = ((1, _MOST_ROWS), (64, _MOST_ROWS), (64, 64))
 """Fewest and most rows of a plain linear's call on a GPU, in the order in which they are tried. On an H200
 those of Llama 3.1 8B need the first (queries, gate and head), the second (output) and the third (down)."""
@@ -81,7 +83,7 @@ class ProvenMaker:
     def __init__(self, rows_dtype: torch.dtype | None = None) -> None:
         """Set the type of rows; None is the weight's type."""
         self._rows_dtype = rows_dtype
-        self._least: dict[tuple[LinearKind, tuple[int, ...]], int | None] = {}
+        self._bounds: dict[tuple[LinearKind, tuple[int, ...]], tuple[int, int] | None] = {}
         self._packed: dict[tuple[int, ...], bool] = {}
 
     def __call__(self, weight: Tensor) -> Linear:
@@ -99,8 +101,8 @@ class ProvenMaker:
 
     def _make(self, weight: Tensor, kinds: Sequence[LinearKind]) -> Linear:
         rows_dtype = self._rows_dtype or weight.dtype
-        for kind, least in self._proven(weight, kinds, rows_dtype):
-            linear = BoundedLinear(kind(weight, rows_dtype), least)
+        for kind, bounds in self._proven(weight, kinds, rows_dtype):
+            linear = BoundedLinear(kind(weight, rows_dtype), *bounds)
             if relative_error(linear, weight, rows_dtype) <= TOLERANCE[weight.dtype]:
                 self._packed[tuple(weight.shape)] = kind is not PLAIN
                 return linear
@@ -109,15 +111,15 @@ class ProvenMaker:
 
     def _proven(
         self, weight: Tensor, kinds: Sequence[LinearKind], rows_dtype: torch.dtype
-    ) -> Iterator[tuple[LinearKind, int]]:
-        """Return the kinds that are proven for this shape, each with its least number of rows."""
+    ) -> Iterator[tuple[LinearKind, tuple[int, int]]]:
+        """Return the kinds that are proven for this shape, each with the fewest and most rows of a call."""
         available = (*linear_kinds(weight), *PAIRED)
         for kind in kinds:
             key = kind, tuple(weight.shape)
-            if kind in available and key not in self._least:
-                self._least[key] = _least_rows(kind, weight, rows_dtype)
-            if (least := self._least.get(key)) is not None:
-                yield kind, least
+            if kind in available and key not in self._bounds:
+                self._bounds[key] = _proven_bounds(kind, weight, rows_dtype)
+            if (bounds := self._bounds.get(key)) is not None:
+                yield kind, bounds
 
 
 class TiledMaker:
@@ -149,15 +151,18 @@ class TiledMaker:
         return f"{len(proven)} of {len(self._bounds)} shapes row-invariant, {tiled} of them in tiles"
 
 
-def _least_rows(kind: LinearKind, weight: Tensor, rows_dtype: torch.dtype) -> int | None:
-    """Return the smallest number of rows from which on a row's bits are equal; None if there is none."""
+def _proven_bounds(kind: LinearKind, weight: Tensor, rows_dtype: torch.dtype) -> tuple[int, int] | None:
+    """Return the fewest and most rows of a call with which a row has equal bits; None if there are none."""
     sample, rows = cancelling(weight)
     try:
         linear = kind(sample, rows_dtype)
+        tried = _CPU_BOUNDS[:1] if kind in PAIRED else _CPU_BOUNDS
+        if has_matrix_units() and kind in (PACKED, PLAIN):
+            tried = (*tried, *_TILE_BOUNDS)
         proven = (
-            least
-            for least in ((1,) if kind in PAIRED else _LEAST_ROWS)
-            if is_row_invariant(BoundedLinear(linear, least), sample, rows_dtype, rows)
+            bounds
+            for bounds in tried
+            if is_row_invariant(BoundedLinear(linear, *bounds), sample, rows_dtype, rows)
         )
         return next(proven, None)
     except (RuntimeError, AttributeError) as error:
