@@ -7,7 +7,7 @@ from functools import partial
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flyserve.core.errors import InternalError, NotReady, Overloaded
@@ -202,10 +202,11 @@ class Session:
         assert scores == self.runner.answer(item)
 
     def check_copies(self) -> None:
-        """Check that only decided tokens are shared, and only within a salt."""
+        """Check that only decided tokens are shared, and only within a salt; what was shared may be again."""
         for source, slot, num_tokens in self.runner.copies:
             assert self.salts[source] == self.salts[slot]
             assert num_tokens <= self.most_decided[source]
+            self.most_decided[slot] = max(self.most_decided[slot], num_tokens)
         self.runner.copies.clear()
 
     def check(self) -> None:
@@ -244,6 +245,7 @@ class Session:
 
 @pytest.mark.parametrize("kv_cache", KV_CACHES)
 @given(st.integers(0, 2**32), st.integers(1, 6), st.integers(64, 1200), st.integers(2, 128))
+@example(30, 3, 544, 12)
 @settings(max_examples=5, deadline=None)
 def test_no_sequence_leaks_memory_or_reads_that_of_another(
     kv_cache: Callable[..., KvCache], seed: int, places: int, kv_tokens: int, batch_tokens: int
