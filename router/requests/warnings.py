@@ -21,7 +21,7 @@ def request_warnings(request: GenerateRequest, plan: SpeculationPlan) -> Iterato
 def _on_mode(request: GenerateRequest, plan: SpeculationPlan) -> Iterator[str]:
     given, idle = request.speculation, list[str]()
     if plan.mode is not Mode.FLY:
-        idle += ["preset"] if given.preset else []
+        idle += [name for name in ("preset", "exact_in") if getattr(given, name)]
         idle += given.changes
     if plan.mode in (Mode.PLAIN, Mode.DRAFT) and given.draft_length.max:
         idle.append("draft_length.max")

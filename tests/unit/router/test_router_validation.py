@@ -12,6 +12,7 @@ from flyserve.core.errors import ConfigError, InvalidRequest
 from flyserve.core.messages import ModelInfo, Role
 from flyserve.core.presets import DEFAULT_PRESET, EXACT, PRESETS
 from flyserve.core.request import DraftLength, GenerateRequest, SamplingParams, SpeculationParams
+from flyserve.core.spans import Span
 from flyserve.core.speculation import Speculation
 from flyserve.core.types import Coupling, EntropyEstimator, Mode, ResponseLimits, TailPolicy
 from router.config import RouterConfig
@@ -153,6 +154,7 @@ ADVICE: list[tuple[dict[str, Any], str]] = [
         "threshold, speculation.tail have no",
     ),
     ({"mode": Mode.PLAIN, "preset": "vllm"}, "speculation.preset has no effect in mode plain"),
+    ({"mode": Mode.EXACT, "exact_in": (Span.DIGITS,)}, "speculation.exact_in has no effect in mode exact"),
     (
         {"mode": Mode.PLAIN, "draft_length": up_to(3)},
         "draft_length.max has no effect in mode plain",
