@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from uuid import uuid4
 
 from rich import box
@@ -28,13 +28,13 @@ class Measurement:
     Attributes:
         problem: The task's id.
         seconds: Time from the call to the whole response, as the client sees it.
-        is_solved: True if the response ends with the right answer.
+        is_solved: True if the response has the right answer; None if the task names none.
         statistics: Statistics as the server reports them.
     """
 
     problem: str
     seconds: float
-    is_solved: bool
+    is_solved: bool | None
     statistics: Statistics
 
 
@@ -52,7 +52,7 @@ class Summary:
         rescued_share: Rescued tokens divided by emitted tokens.
         supplied_share: Draft tokens supplied by the sub-drafter divided by draft tokens.
         forwards_per_token: Drafter forwards divided by emitted tokens.
-        accuracy: Solved tasks divided by tasks.
+        accuracy: Solved tasks divided by those with an answer; None without any.
         lost: Tasks that the baseline solved and this setting did not.
         gained: Tasks that this setting solved and the baseline did not.
     """
@@ -66,7 +66,7 @@ class Summary:
     rescued_share: float
     supplied_share: float
     forwards_per_token: float
-    accuracy: float
+    accuracy: float | None
     lost: int
     gained: int
 
@@ -75,6 +75,7 @@ def summarize(setting: str, runs: Sequence[Measurement], baseline: Sequence[Meas
     """Summarize one setting against the baseline: the same tasks in the same order, at least one."""
     emitted = total(runs, lambda s: s.emitted)
     pairs = list(zip(runs, baseline, strict=True))
+    verdicts = [run.is_solved for run in runs if run.is_solved is not None]
     return Summary(
         setting=setting,
         problems=len(runs),
@@ -85,9 +86,9 @@ def summarize(setting: str, runs: Sequence[Measurement], baseline: Sequence[Meas
         rescued_share=share(total(runs, lambda s: s.rescued), emitted),
         supplied_share=share(total(runs, lambda s: s.sub_drafter_tokens), total(runs, lambda s: s.drafted)),
         forwards_per_token=share(total(runs, lambda s: s.drafter_forwards), emitted),
-        accuracy=share(sum(run.is_solved for run in runs), len(runs)),
-        lost=sum(base.is_solved and not run.is_solved for run, base in pairs),
-        gained=sum(run.is_solved and not base.is_solved for run, base in pairs),
+        accuracy=share(sum(verdicts), len(verdicts)) if verdicts else None,
+        lost=sum(bool(base.is_solved) and not run.is_solved for run, base in pairs),
+        gained=sum(bool(run.is_solved) and not base.is_solved for run, base in pairs),
     )
 
 
@@ -107,8 +108,8 @@ _ROWS: Mapping[str, Callable[[Summary], str]] = {
     "rescued tokens": lambda s: f"{s.rescued_share:.1%}",
     "drafts by sub-drafter": lambda s: f"{s.supplied_share:.1%}",
     "drafter forwards/token": lambda s: f"{s.forwards_per_token:.2f}",
-    "accuracy": lambda s: f"{s.accuracy:.1%}",
-    "problems lost / gained": lambda s: f"{s.lost} / {s.gained}",
+    "accuracy": lambda s: "-" if s.accuracy is None else f"{s.accuracy:.1%}",
+    "problems lost / gained": lambda s: "-" if s.accuracy is None else f"{s.lost} / {s.gained}",
 }
 _ROWS_WITHOUT_DRAFTS = ("tokens/s", "median tokens/s", "accuracy")
 
@@ -152,14 +153,21 @@ SETTINGS = {
     "FLy + sub-drafter": SpeculationParams(mode=Mode.FLY, sub_drafter=True),
 }
 """The ways of decoding by name, in the order of the table."""
-_TIMEOUT_S = 120.0
-_MAX_NEW_TOKENS = 512
 _WARM_UPS = 2
 
 T = TypeVar("T")
 
 
-def compare(client: Client, tasks: Sequence[Task], advance: Advance) -> dict[str, list[Measurement]]:
+class Limits(NamedTuple):
+    """Limits of every request: tokens of the response, and seconds; None sets no limit of time."""
+
+    max_new_tokens: int
+    timeout_s: float | None = None
+
+
+def compare(
+    client: Client, tasks: Sequence[Task], advance: Advance, limits: Limits
+) -> dict[str, list[Measurement]]:
     """Measure every task (at least one) under every setting, after warm-up requests.
 
     Each setting has its own cache salt, so no setting profits from what the servers cached for another.
@@ -168,12 +176,12 @@ def compare(client: Client, tasks: Sequence[Task], advance: Advance) -> dict[str
     salt = uuid4().hex
     for task in tasks[:_WARM_UPS]:
         for setting in SETTINGS:
-            measure(client, task, setting, f"{salt}/warm-up")
+            measure(client, task, setting, f"{salt}/warm-up", limits)
             advance()
     runs: dict[str, list[Measurement]] = {setting: [] for setting in SETTINGS}
     for index, task in enumerate(tasks):
         for setting in rotated(tuple(SETTINGS), index):
-            runs[setting].append(measure(client, task, setting, f"{salt}/{setting}"))
+            runs[setting].append(measure(client, task, setting, f"{salt}/{setting}", limits))
             advance()
     return runs
 
@@ -189,15 +197,15 @@ def num_requests(num_tasks: int) -> int:
     return (num_tasks + min(num_tasks, _WARM_UPS)) * len(SETTINGS)
 
 
-def measure(client: Client, task: Task, setting: str, cache_salt: str) -> Measurement:
+def measure(client: Client, task: Task, setting: str, cache_salt: str, limits: Limits) -> Measurement:
     """Send one task under one setting, with greedy decoding."""
-    prompt = sent_prompt(client, task)
+    prompt = sent_prompt(client, task, limits.timeout_s)
     start = time.perf_counter()
     response = client.generate(
         prompt,
-        _MAX_NEW_TOKENS,
+        limits.max_new_tokens,
         speculation=SETTINGS[setting],
-        timeout_s=_TIMEOUT_S,
+        timeout_s=limits.timeout_s,
         cache_salt=cache_salt,
     )
     return Measurement(
@@ -208,18 +216,20 @@ def measure(client: Client, task: Task, setting: str, cache_salt: str) -> Measur
     )
 
 
-def sent_prompt(client: Client, task: Task) -> str | tuple[int, ...]:
+def sent_prompt(client: Client, task: Task, timeout_s: float | None = None) -> str | tuple[int, ...]:
     """Return the prompt as the model wants it: a user's own as a chat, if the model has a chat template."""
     if task.family:
         return render(task.prompt)
-    tokens = chat_tokens(client, task.prompt, task.id)
+    tokens = chat_tokens(client, task.prompt, task.id, timeout_s)
     return task.prompt if tokens is None else tokens
 
 
-def run(client: Client, tasks: Sequence[Task], console: Console) -> tuple[list[Summary], dict[str, object]]:
+def run(
+    client: Client, tasks: Sequence[Task], console: Console, limits: Limits
+) -> tuple[list[Summary], dict[str, object]]:
     """Compare with a progress bar; return the summaries, and all measurements as plain data for JSON."""
     with progress_bar(console, num_requests(len(tasks))) as advance:
-        runs = compare(client, tasks, advance)
+        runs = compare(client, tasks, advance, limits)
     summaries = [summarize(setting, measured, runs[BASELINE]) for setting, measured in runs.items()]
     report: dict[str, object] = {
         "summaries": [asdict(summary) for summary in summaries],

@@ -25,11 +25,11 @@ class Task:
     prompt: str
     answer: str
 
-    def is_solved_by(self, response: str) -> bool:
-        """Check that a response has the answer; without an answer, none has."""
+    def is_solved_by(self, response: str) -> bool | None:
+        """Return whether a response has the answer; None if the task names none."""
         if self.family:
             return is_correct(response, self.answer)
-        return bool(self.answer) and self.answer in response
+        return self.answer in response if self.answer else None
 
 
 def load_tasks(count: int | None = None, path: Path = TASKS) -> list[Task]:

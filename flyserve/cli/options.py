@@ -1,5 +1,6 @@
 """Options that commands share: those of a start, and groups of sampling, speculation and connection."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -119,11 +120,13 @@ class ConnectionOptions:
     tls_certificate: Annotated[Path | None, _connection(metavar="FILE", help="Own certificate.")] = None
     tls_key: Annotated[Path | None, _connection(metavar="FILE", help="Its key.")] = None
 
-    def client(self) -> Client:
-        """Return a client, which the caller closes; raises the ConfigErrors of `Client`."""
-        return Client(
-            self.address or DEFAULT_ADDRESS, tls=self._tls(), token=self.token, retries=self.retries
-        )
+    def client(self, addresses: Sequence[str] | None = None) -> Client:
+        """Return a client of these addresses, by default the given ones, which the caller closes.
+
+        Raises the ConfigErrors of `Client`.
+        """
+        routers = addresses or self.address or DEFAULT_ADDRESS
+        return Client(routers, tls=self._tls(), token=self.token, retries=self.retries)
 
     def _tls(self) -> TlsOption:
         if not (self.tls or self.tls_root or self.tls_certificate or self.tls_key):

@@ -156,3 +156,12 @@ def rejected_address() -> str:
 
 def run(*arguments: str, stdin: str | bytes | None = None) -> Result:
     return CliRunner().invoke(app, list(arguments), input=stdin)
+
+
+def fails_with(result: Result, *parts: str, status: int = 2) -> None:
+    """Check that a command ended with one line of error that has these parts."""
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1, result.output
+    assert lines[0].startswith("error: ")
+    assert all(part in lines[0] for part in parts), lines[0]
+    assert result.exit_code == status

@@ -12,7 +12,6 @@ from typing import get_args
 
 import pytest
 from typer.models import OptionInfo
-from typer.testing import Result
 
 from flyserve.cli import app
 from flyserve.core.request import DraftLength, GenerateRequest, SamplingParams, SpeculationParams
@@ -20,19 +19,11 @@ from flyserve.core.types import Coupling, Mode, TailPolicy
 from flyserve.wire.generation import request_from_wire
 from orchestration.deployment.file import RolloutConfig
 from orchestration.local.local_ray import publish_local_deployment
-from tests.unit.flyserve.fake_generation import FakeGeneration, rejected_address, run
+from tests.unit.flyserve.fake_generation import FakeGeneration, fails_with, rejected_address, run
 
 UNREADABLE = Path("/proc/self/mem")
 """A file that everybody may open, and nobody can read from its start."""
 DOWN_GRACE = ("down", "--grace-s")
-
-
-def fails_with(result: Result, *parts: str, status: int = 2) -> None:
-    lines = result.stderr.strip().splitlines()
-    assert len(lines) == 1, result.output
-    assert lines[0].startswith("error: ")
-    assert all(part in lines[0] for part in parts), lines[0]
-    assert result.exit_code == status
 
 
 @pytest.mark.parametrize("command", ["up", "chat", "info", "bench"])
@@ -224,33 +215,6 @@ def test_a_folder_that_may_not_be_looked_into_is_one_line(
 
     monkeypatch.setattr(Path, "is_dir", is_dir)
     fails_with(run("serve", str(tmp_path)), f"{tmp_path}: Permission denied")
-
-
-def test_too_many_problems_name_the_limit(served: tuple[FakeGeneration, str]) -> None:
-    fails_with(run("bench", "--problems", "1000000", "--address", served[1]), "--problems", "must be at most")
-
-
-def test_a_report_that_cannot_be_written_is_named_before_a_request_is_sent(
-    served: tuple[FakeGeneration, str], tmp_path: Path
-) -> None:
-    service, address = served
-    prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text('{"prompt": "hello"}\n')
-    into = ("--output", str(prompts / "report.json"), "--address", address)
-    result = run("bench", "--prompts", str(prompts), *into)
-    fails_with(result, f"{prompts / 'report.json'} cannot be written")
-    assert not service.requests
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="writes to /dev/full")
-def test_a_report_that_finds_no_space_costs_no_table(
-    served: tuple[FakeGeneration, str], tmp_path: Path
-) -> None:
-    prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text('{"prompt": "hello"}\n')
-    result = run("bench", "--prompts", str(prompts), "--output", "/dev/full", "--address", served[1])
-    fails_with(result, "/dev/full cannot be written: No space left on device")
-    assert "tokens/s" in result.stdout
 
 
 def test_pull_fills_a_folder_and_shows_its_progress(tmp_path: Path) -> None:

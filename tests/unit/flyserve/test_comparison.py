@@ -7,6 +7,7 @@ from demo.tasks import load_tasks
 from flyserve.bench.comparison import (
     BASELINE,
     SETTINGS,
+    Limits,
     Measurement,
     Summary,
     compare,
@@ -18,8 +19,10 @@ from flyserve.bench.comparison import (
 )
 from flyserve.core.response import Statistics
 
+LIMITS = Limits(64, 7.0)
 
-def measurement(problem: int, seconds: float, is_solved: bool = True, **figures: float) -> Measurement:
+
+def measurement(problem: int, seconds: float, is_solved: bool | None = True, **figures: float) -> Measurement:
     statistics = Statistics(**{"emitted": 100, "rounds": 10, "draft_rounds": 10, **figures})  # type: ignore[arg-type]
     return Measurement(str(problem), seconds, is_solved, statistics)
 
@@ -52,6 +55,17 @@ def test_problems_lost_and_gained_are_against_the_baseline() -> None:
     runs = [measurement(n, 1.0, is_solved) for n, is_solved in enumerate([False, True, True, False])]
     summary = summarize("FLy", runs, baseline)
     assert (summary.accuracy, summary.lost, summary.gained) == (0.5, 1, 1)
+
+
+def test_only_problems_with_an_answer_count_for_the_accuracy() -> None:
+    baseline = [measurement(n, 1.0, judged) for n, judged in enumerate([True, None, None])]
+    found = summarize("FLy", baseline, baseline)
+    assert (found.accuracy, found.lost, found.gained) == (1.0, 0, 0)
+    none = summarize(BASELINE, baseline[1:], baseline[1:])
+    assert none.accuracy is None
+    table = comparison_table([none])
+    cells = dict(zip(*(column.cells for column in table.columns), strict=True))
+    assert (cells["accuracy"], cells["problems lost / gained"]) == ("-", "-")
 
 
 def test_each_setting_comes_first_equally_often() -> None:
@@ -92,7 +106,8 @@ class RecordingClient:
     def __init__(self) -> None:
         self.asked: list[object] = []
 
-    def generate(self, prompt: str, *arguments: object, **options: object) -> object:
+    def generate(self, prompt: str, max_new_tokens: int, **options: object) -> object:
+        assert (max_new_tokens, options["timeout_s"]) == LIMITS
         self.asked.append(options["speculation"])
 
         class Answer:
@@ -105,7 +120,7 @@ class RecordingClient:
 def test_every_task_meets_every_setting_after_the_warm_up() -> None:
     tasks = load_tasks(3)
     client, advanced = RecordingClient(), Counter[str]()
-    runs = compare(client, tasks, lambda: advanced.update(["request"]))  # type: ignore[arg-type]
+    runs = compare(client, tasks, lambda: advanced.update(["request"]), LIMITS)  # type: ignore[arg-type]
     assert {setting: [run.problem for run in measured] for setting, measured in runs.items()} == {
         setting: [task.id for task in tasks] for setting in SETTINGS
     }
