@@ -20,6 +20,8 @@ from flyserve.core.types import EntropyEstimator, Mode, ResponseLimits
 
 _NEVER = 1e9
 """A threshold that no entropy reaches: the response is the target's own."""
+_CHECK_S = 2.0
+"""Longest wait for a deployment's pair: after a signal there are 6 s to save the recording."""
 
 
 def hash_of(tokens: Sequence[int]) -> int:
@@ -48,6 +50,22 @@ class Collector:
         """Return the limits of a response: the router cuts it to the target's context."""
         room = self.pair.context_length - len(prompt.ids) if self.pair.context_length else self.max_new_tokens
         return ResponseLimits(min(self.max_new_tokens, room), frozenset(self.pair.ending_ids))
+
+    def check_pair(self) -> None:
+        """Raise ConfigError if the deployment has another pair now, as after an update.
+
+        A deployment that does not answer at once is taken for unchanged.
+        """
+        if self.client is None:
+            return
+        try:
+            now = Pair.of(self.client.info(_CHECK_S), self.pair.draft_length)
+        except FlyServeError:
+            return
+        for name in ("target", "drafter", "token_map"):
+            before, after = getattr(self.pair, name), getattr(now, name)
+            if before != after:
+                raise ConfigError(f"the deployment has another {name} now, {after} in place of {before}")
 
     def tokenize(self, prompt: Prompt) -> tuple[int, ...]:
         """Return a prompt's tokens, as a chat if the model has a chat template; raises as `chat_tokens`."""

@@ -21,6 +21,7 @@ _MOST_OUTPUT = 4096
 """Bytes that are kept of a verifier's output, the last ones."""
 _END_S = 1.0
 """Longest wait for the end of the output: a process that has left the verifier's group may keep it open."""
+_TRACEBACK = "Traceback (most recent call last):"
 _Process = subprocess.Popen[bytes]
 
 
@@ -39,6 +40,7 @@ class Judge:
     _running: set[_Process] = field(default_factory=set, init=False, compare=False)
     _lock: Lock = field(default_factory=Lock, init=False, compare=False)
     _is_closed: Event = field(default_factory=Event, init=False, compare=False)
+    _tracebacks: list[str] = field(default_factory=list, init=False, compare=False)
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a command that cannot be run, before there is a response to judge."""
@@ -59,11 +61,20 @@ class Judge:
         if self.command is None:
             return prompt.answer in response
         status, output = self._run(shlex.split(self.command), prompt, response)
+        last = output.strip().rpartition("\n")[2][:200]
+        if status == _WRONG and _TRACEBACK in output:
+            self._tracebacks.append(f"{prompt.place}: {last}")
         if status not in (_RIGHT, _WRONG):
-            last = output.strip().rpartition("\n")[2][:200]
             found = f"exits with status {status} on the response to {prompt.place}"
             raise ConfigError(f"--verifier: {found}, must be 0 for right or 1 for wrong: {last}")
         return status == _RIGHT
+
+    def doubts(self) -> Iterator[str]:
+        """Yield a line if a verifier may have crashed: in Python its status is then 1, too."""
+        if self._tracebacks:
+            found = f"{len(self._tracebacks)} responses were judged wrong with a traceback of Python"
+            advice = "if the verifier itself crashed there, let it exit with status 2"
+            yield f"{found}, such as on {self._tracebacks[0]}: {advice}"
 
     def close(self) -> None:
         """End the verifiers that run, and those that a thread still starts."""

@@ -94,6 +94,16 @@ class Recording:
         """Number of prompts, rounds and texts: it grows with everything that is recorded."""
         return sum(1 + len(each.rounds) + len(each.texts) for each in self.prompts.values())
 
+    def add(self, other: "Recording") -> None:
+        """Add what another recording of the same pair has besides; prompts with other tokens are left out."""
+        for text, theirs in other.prompts.items():
+            own = self.prompts.setdefault(text, theirs)
+            if own.ids == theirs.ids:
+                for place, evidence in theirs.rounds.items():
+                    own.rounds.setdefault(place, evidence)
+                for place, found in theirs.texts.items():
+                    own.texts.setdefault(place, found)
+
     def save(self, path: Path) -> None:
         """Write the file whole: until it is complete, the earlier one stays."""
         write_whole(path, "".join(f"{json.dumps(line)}\n" for line in self._lines()))

@@ -92,7 +92,7 @@ def until_ending(evidence: Evidence, limits: ResponseLimits) -> Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Projected:
-    """Decisions of a rule in the rounds of `exact`, each by itself: an estimate for the whole response.
+    """Decisions of a rule in the rounds of `exact`, one after the other: an estimate for the whole response.
 
     Attributes:
         rounds: Number of these rounds with a draft.
@@ -113,7 +113,7 @@ def project(rounds: Rounds, candidate: Candidate, limits: ResponseLimits, draft_
     """Return the projection of a rule on the rounds of `exact`, which are all recorded."""
     total = Projected()
     for num_decided, recorded in _exact_rounds(rounds, limits, draft_length):
-        evidence = candidate.evidence(recorded, draft_length, 0.0)
+        evidence = candidate.evidence(recorded, draft_length, total.divergence)
         _, decision = decide(candidate.rule, RuleState(num_decided), evidence, limits)
         kept = len(decision.decided) + len(decision.provisional)
         total += Projected(1, kept, sum(map(gap_of, evidence.positions[: kept - 1])))

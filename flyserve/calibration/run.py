@@ -15,7 +15,7 @@ from flyserve.calibration.collect import Collector
 from flyserve.calibration.frontier import Outcome, Row, figures, finalists, named
 from flyserve.calibration.judge import Judge
 from flyserve.calibration.prompts import Prompt
-from flyserve.calibration.recording import RecordedPrompt, Recording
+from flyserve.calibration.recording import RecordedPrompt, Recording, load_recording
 from flyserve.calibration.replay import Projected, project
 from flyserve.core.errors import ConfigError
 
@@ -26,19 +26,32 @@ Save = Callable[[], None]
 
 
 @contextmanager
-def saved(recording: Recording, path: Path | None, console: Console) -> Iterator[Save]:
+def saved(
+    recording: Recording, path: Path | None, console: Console, check: Callable[[], None] = lambda: None
+) -> Iterator[Save]:
     """Write the recording after the block, also if the block fails; then the block's error is raised.
 
-    The yielded function writes it in the meantime. A recording with nothing new is not written.
+    The yielded function writes it in the meantime. A recording with nothing new is not written. What another
+    calibration has written into the file since is kept.
+
+    Args:
+        recording: As it was read from the file.
+        path: The file; None writes nothing.
+        console: Console for the fault of the file, if the block fails.
+        check: Called before each writing: raises ConfigError if what is new is of another pair.
     """
-    size = recording.size
+    size, stamp = recording.size, _stamp(path)
 
     def save() -> None:
-        nonlocal size
-        if path is not None and recording.size > size:
-            size_now = recording.size
-            recording.save(path)
-            size = size_now
+        nonlocal size, stamp
+        if path is None or recording.size <= size:
+            return
+        check()
+        if _stamp(path) != stamp:
+            recording.add(load_recording(path, recording.pair))
+        size_now = recording.size
+        recording.save(path)
+        size, stamp = size_now, _stamp(path)
 
     try:
         yield save
@@ -49,6 +62,15 @@ def saved(recording: Recording, path: Path | None, console: Console) -> Iterator
             console.print(f"what was recorded since the last rule is lost: {error}")
         raise
     save()
+
+
+def _stamp(path: Path | None) -> tuple[int, ...]:
+    """Return what every writing of a file changes; the same for every missing one."""
+    try:
+        found = path.stat() if path is not None else None
+    except OSError:
+        found = None
+    return () if found is None else (found.st_ino, found.st_mtime_ns, found.st_size)
 
 
 class NotRecorded(ConfigError):

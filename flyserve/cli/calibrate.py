@@ -35,7 +35,8 @@ class JudgeOptions:
         typer.Option(
             metavar="COMMAND",
             help="Command that gets a JSON object (prompt, answer, family, response) on its standard input."
-            " Status 0: the response is right, 1: it is wrong. Without it, one that has the answer is right.",
+            " Status 0: right, 1: wrong. A Python program that crashes has status 1, too."
+            " Without it, one that has the answer is right.",
         ),
     ] = None
     verifier_timeout_s: Annotated[float, time_option(min=0.1, help="Time limit of one call.")] = 60.0
@@ -104,6 +105,7 @@ def calibrate(
         from flyserve.calibration.prompts import check_distinct, load_prompts
         from flyserve.calibration.recording import Pair, load_recording
         from flyserve.calibration.run import Calibration, saved
+        from flyserve.calibration.shown import frontier_chart, notes, tables
         from flyserve.core.presets import PRESETS
 
         kept = None if offline else recording
@@ -118,31 +120,28 @@ def calibrate(
             found = load_recording(recording, pair, draft_length)
             asked = None if offline else client
             collector = Collector(asked, found.pair, max_new_tokens, connection.timeout_s)
-            with saved(found, kept, messages()) as save, closing(judge):
+            with saved(found, kept, messages(), collector.check_pair) as save, closing(judge):
                 calibration = Calibration(collector, found, loaded, judge, messages(), save)
                 always = (*PRESETS, *filter(None, [writing.rule]))
                 rows = calibration.run(candidates(), always, finalists)
-        _show(rows, len(loaded), chart)
-        if write is not None:
-            write(rows)
+        written = ""
+        try:
+            if chart is not None:
+                write_whole(chart, frontier_chart(rows))
+            if write is not None:
+                written = write(rows)
+        finally:  # NOTE: last, since a closed pipe ends the process.
+            for table in tables(rows, len(loaded)):
+                output().print(table)
+            for note in filter(None, (*notes(rows), *judge.doubts(), written)):
+                output().print(note, markup=False)
 
 
-def _show(rows: Sequence["Row"], num_prompts: int, chart: Path | None) -> None:
-    """Print the frontier, then write its chart."""
-    from flyserve.calibration.shown import frontier_chart, notes, tables
-
-    for table in tables(rows, num_prompts):
-        output().print(table)
-    for note in notes(rows):
-        output().print(note, markup=False)
-    if chart is not None:
-        write_whole(chart, frontier_chart(rows))
-
-
-def _writer(options: WriteOptions, *, can_choose: bool) -> Callable[[Sequence["Row"]], None] | None:
+def _writer(options: WriteOptions, *, can_choose: bool) -> Callable[[Sequence["Row"]], str] | None:
     """Check name and file, and return the function that writes the chosen rule; None if none is wanted.
 
-    Without `can_choose` no response can be judged, so only a named rule can be written.
+    The function returns a line about it. Without `can_choose` no response can be judged, so only a named rule
+    can be written.
     """
     if options.write is None:
         if options.deployment or options.rule:
@@ -157,10 +156,10 @@ def _writer(options: WriteOptions, *, can_choose: bool) -> Callable[[Sequence["R
 
     write_preset = preset_writer(options.deployment, options.write)
 
-    def write(rows: Sequence["Row"]) -> None:
+    def write(rows: Sequence["Row"]) -> str:
         chosen = choose(rows, options.keep, options.rule)
         write_preset(chosen.candidate.preset())
         shown = f"preset {options.write} in {options.deployment}: {chosen.candidate.name}"
-        output().print(f"{shown}, {chosen.tokens_per_round:.2f} tokens per round", markup=False)
+        return f"{shown}, {chosen.tokens_per_round:.2f} tokens per round"
 
     return write

@@ -10,17 +10,18 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flyserve.calibration.candidate import Candidate, candidates
+from flyserve.calibration.candidate import Candidate, Gates, candidates
 from flyserve.calibration.frontier import Row, choose, finalists, frontier
 from flyserve.calibration.prompts import check_distinct, load_prompts
 from flyserve.calibration.recording import RecordedPrompt, Recording
-from flyserve.calibration.replay import Projected
+from flyserve.calibration.replay import Projected, place_of, project
 from flyserve.calibration.shown import frontier_chart, notes, tables
 from flyserve.cli.terminal import SafeConsole
 from flyserve.core.errors import ConfigError
 from flyserve.core.evidence import RoundEvidence
-from flyserve.core.presets import PRESETS
-from flyserve.core.types import EntropyEstimator
+from flyserve.core.presets import EXACT, PRESETS
+from flyserve.core.speculation import Speculation
+from flyserve.core.types import EntropyEstimator, FlyRule, ResponseLimits
 from orchestration.deployment.presets import preset_writer, with_preset
 from router.speculation_config import SpeculationConfig
 from services.common.config import parse
@@ -126,6 +127,19 @@ def test_rules_that_are_replayed_anyway_take_no_place_of_the_finalists() -> None
     projections = {rule: Projected(10, 20 + place, float(place)) for place, rule in enumerate(rules)}
     assert finalists(projections, 2, beside=(rules[0], rules[2])) == [rules[1], rules[4]]
     assert finalists(projections, 3, beside=(rules[0], rules[2])) == [rules[1], rules[3], rules[4]]
+
+
+def test_a_projected_budget_is_spent_once_for_the_whole_response() -> None:
+    limits, rule = ResponseLimits(6, frozenset()), FlyRule(threshold=0.0, window=1, min_following=1)
+    top = ((5, 9, 8, 6, 7, 8, 7, 8, 4), (-0.5, -0.9, -3.0) * 3)
+    round_ = RoundEvidence((9, 6), (5, 6, 7), (1.0,) * 3, (0.4, 0.0), *top)
+    places = (place_of(Speculation((), EXACT, limits, received=(5,) * count)) for count in range(6))
+    rounds = dict.fromkeys(places, round_)
+    spent = {
+        budget: project(rounds, Candidate("budget", rule, Gates(budget=budget)), limits, 15).divergence
+        for budget in (0.3, 0.5, 1.0)
+    }
+    assert spent == pytest.approx({0.3: 0.0, 0.5: 0.4, 1.0: 0.8})
 
 
 def test_table_notes_and_chart_show_every_rule() -> None:

@@ -13,7 +13,7 @@ from flyserve.calibration.candidate import candidates
 from flyserve.calibration.collect import Collector
 from flyserve.calibration.recording import Pair, RecordedPrompt, Recording, load_recording
 from flyserve.calibration.run import saved
-from flyserve.core.errors import ConfigError, DeadlineExceeded
+from flyserve.core.errors import ConfigError, DeadlineExceeded, NotReady
 from flyserve.core.messages import ModelInfo, Role
 from flyserve.core.request import DraftLength, SpeculationParams
 from flyserve.core.response import DeploymentInfo
@@ -113,6 +113,37 @@ def test_a_run_that_fails_shows_its_own_error_beside_that_of_the_recording(tmp_p
         recording.prompts["a"] = RecordedPrompt((1,))
         raise ConfigError("its own")
     assert "pair.rec cannot be written" in shown.getvalue()
+
+
+def test_two_calibrations_with_one_file_keep_what_both_have_recorded(tmp_path: Path) -> None:
+    path, first, second = tmp_path / "pair.rec", Recording(PAIR), Recording(PAIR)
+    with saved(first, path, Console()) as save_first, saved(second, path, Console()) as save_second:
+        first.prompts["a"] = RecordedPrompt((1,), {7: EVIDENCE})
+        save_first()
+        second.prompts |= {"a": RecordedPrompt((1,), {8: EVIDENCE}), "b": RecordedPrompt((2,))}
+        save_second()
+        first.prompts["a"].texts[9] = "text"
+    whole = {"a": RecordedPrompt((1,), {7: EVIDENCE, 8: EVIDENCE}, {9: "text"}), "b": RecordedPrompt((2,))}
+    assert load_recording(path, PAIR) == Recording(PAIR, whole)
+
+
+@pytest.mark.parametrize("is_updated", [False, True])
+def test_what_may_be_of_other_weights_is_not_kept(tmp_path: Path, is_updated: bool) -> None:
+    class Updated:
+        def info(self, timeout_s: float) -> DeploymentInfo:
+            assert timeout_s < 6, "a signal leaves no more time"
+            if not is_updated:
+                raise NotReady("nothing serves")
+            return deployment(15)
+
+    path, recording, shown = tmp_path / "pair.rec", Recording(PAIR), io.StringIO()
+    check = Collector(Updated(), PAIR, 10).check_pair  # type: ignore[arg-type]
+    kept = saved(recording, path, Console(file=shown, width=300), check)
+    with pytest.raises(DeadlineExceeded), kept:
+        recording.prompts["a"] = RecordedPrompt((1,))
+        raise DeadlineExceeded("too late")
+    assert path.exists() != is_updated
+    assert ("the deployment has another target now, w in place of target" in shown.getvalue()) == is_updated
 
 
 @pytest.mark.parametrize("option", ["--recording", "--chart"])

@@ -42,6 +42,15 @@ def test_a_verifier_that_fails_is_named(tmp_path: Path, code: str, part: str) ->
         verifier(tmp_path, code).is_right(Prompt("p:1", "a"), "b")
 
 
+def test_a_wrong_response_with_a_traceback_is_in_doubt(tmp_path: Path) -> None:
+    judge = verifier(tmp_path, "import json, sys; json.load(sys.stdin)['missing']")
+    assert not judge.is_right(Prompt("p:1", "a"), "b") and not judge.is_right(Prompt("p:2", "a"), "b")
+    (doubt,) = judge.doubts()
+    assert doubt.startswith("2 responses were judged wrong") and "p:1: KeyError: 'missing'" in doubt
+    sober = verifier(tmp_path, VERIFIER)
+    assert not sober.is_right(Prompt("p:1", "a", "4"), "b") and not list(sober.doubts())
+
+
 def test_a_verifier_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     code = (
