@@ -53,7 +53,7 @@ def chat(
 
         is_interactive = is_stdin_a_terminal() and sys.stdout.isatty()
         if is_interactive:
-            _greet(client)
+            _greet(client, connection.timeout_s)
         opening = [ChatMessage("system", system)] if system else []
         conversation = list(opening)
         for line in _typed() if is_interactive else _piped():
@@ -101,9 +101,9 @@ def _show_answer(stream: Stream, as_json: bool, is_interactive: bool) -> str:
     return response.text
 
 
-def _greet(client: Client) -> None:
+def _greet(client: Client, timeout_s: float | None) -> None:
     aside = messages()
-    aside.print(f"{client.info().target.model_id}: {_HELP}", markup=False, style="dim")
+    aside.print(f"{client.info(timeout_s).target.model_id}: {_HELP}", markup=False, style="dim")
     if is_coloured(output()):
         show_legend()
 

@@ -13,7 +13,7 @@ from flyserve.cli.groups import grouped
 from flyserve.cli.options import ConnectionOptions, time_option
 from flyserve.cli.show import print_json, to_plain
 from flyserve.cli.terminal import output, reported_errors
-from flyserve.cli.watching import keep_watching, ticks
+from flyserve.cli.watching import keep_printing, keep_watching
 from flyserve.client import Client
 from flyserve.core.break_even import break_even
 from flyserve.core.messages import ModelInfo
@@ -55,8 +55,7 @@ def info(
             look = read_status(client, timeout_s)
             print_json(look) if as_json else output().print(view(look))
         elif as_json:
-            for _ in ticks(every_s):
-                print_json(read_status(client, timeout_s))
+            keep_printing(lambda: read_status(client, timeout_s), every_s)
         else:
             keep_watching(lambda: view(read_status(client, timeout_s)), every_s)
 

@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from flyserve.cli.show import print_json
 from flyserve.cli.terminal import output
 from flyserve.core.errors import FlyServeError
 
@@ -18,7 +19,7 @@ def keep_watching(view: Callable[[], RenderableType], every_s: float) -> None:
     deployment that does not answer is shown as unavailable until it answers again.
     """
     console = output()
-    looks = (_look(view) for _ in ticks(every_s))
+    looks = (_look(view) for _ in _ticks(every_s))
     if not console.is_terminal:
         for look in looks:
             console.print(look)
@@ -31,7 +32,16 @@ def keep_watching(view: Callable[[], RenderableType], every_s: float) -> None:
             live.update(look, refresh=True)
 
 
-def ticks(every_s: float) -> Iterator[None]:
+def keep_printing(look: Callable[[], object], every_s: float) -> None:
+    """Print one JSON object after the other; if a deployment does not answer, one with the `error`."""
+    for _ in _ticks(every_s):
+        try:
+            print_json(look())
+        except FlyServeError as error:
+            print_json({"error": str(error)})
+
+
+def _ticks(every_s: float) -> Iterator[None]:
     """Yield at once, and after each pause."""
     while True:
         yield

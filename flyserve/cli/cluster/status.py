@@ -11,7 +11,7 @@ from flyserve.cli.cluster.connecting import Name, RayAddress, controller_of, rea
 from flyserve.cli.options import time_option
 from flyserve.cli.show import print_json
 from flyserve.cli.terminal import output, reported_errors
-from flyserve.cli.watching import keep_watching, ticks
+from flyserve.cli.watching import keep_printing, keep_watching
 
 if TYPE_CHECKING:
     from flyserve.core.messages import Load
@@ -37,8 +37,7 @@ def status(
             look = read_status(controller)
             print_json(look) if as_json else output().print(status_view(look))
         elif as_json:
-            for _ in ticks(every_s):
-                print_json(read_status(controller))
+            keep_printing(lambda: read_status(controller), every_s)
         else:
             keep_watching(lambda: status_view(read_status(controller), faults_first=True), every_s)
 

@@ -19,10 +19,10 @@ from flyserve.cli.cluster import status as status_command
 from flyserve.cli.cluster.scaling import parse_tiers
 from flyserve.cli.cluster.status import is_complete, status_view
 from flyserve.core.errors import ConfigError, NotReady
-from flyserve.core.messages import Load, Role
+from flyserve.core.messages import Role
 from orchestration.control.autoscaler import AutoscalingStatus
 from orchestration.control.instances import Node
-from orchestration.control.status import DeploymentStatus, ReplicaState, ReplicaStatus, TierStatus
+from orchestration.control.status import DeploymentStatus, ReplicaState, TierStatus
 from orchestration.deployment.diff import Report, changes
 from orchestration.deployment.file import Deployment, load_deployment
 from orchestration.deployment.tiers import ModelTier
@@ -34,25 +34,7 @@ from orchestration.local.local_ray import (
 from orchestration.machine.serving import settled_deployment
 from services.common.machine.gpus import Gpu
 from services.common.machine.machine import Machine
-
-READY = ReplicaStatus(
-    Role.TARGET,
-    "target-0",
-    ReplicaState.READY,
-    "10.0.0.1:50100",
-    3,
-    node="10.0.0.1 (ab12)",
-    load=Load(sequences=5, queued=2, kv_used=50, kv_capacity=200),
-    since_s=7.0,
-)
-FAILED = ReplicaStatus(
-    Role.TARGET, "target-1", ReplicaState.FAILED, detail="/m: no weights", remedy="correct it", generation=9
-)
-
-
-def status(*replicas: ReplicaStatus) -> DeploymentStatus:
-    tiers = (TierStatus(Role.TARGET, 2, 1, 1),)
-    return DeploymentStatus("main", "10.0.0.1:7", 2, tiers, replicas, ("look at this",))
+from tests.unit.flyserve.sample_status import FAILED, READY, status
 
 
 def printed(status: DeploymentStatus) -> list[str]:
@@ -194,8 +176,9 @@ def test_a_controller_of_an_older_version_does_not_know_its_deployment(
     assert controller.deployments[-1].target.gpus == 1
 
 
+@pytest.mark.parametrize("as_json", [False, True])
 def test_a_watch_into_a_pipe_outlasts_a_controller_that_does_not_answer(
-    monkeypatch: pytest.MonkeyPatch,
+    as_json: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = iter((status(READY), NotReady("the controller is being restarted"), status(READY)))
 
@@ -208,11 +191,16 @@ def test_a_watch_into_a_pipe_outlasts_a_controller_that_does_not_answer(
 
     monkeypatch.setattr(status_command, "controller_of", lambda *_: nullcontext())
     monkeypatch.setattr(status_command, "read_status", read_status)
-    result = CliRunner().invoke(app, ["status", "--watch", "--every-s", "0.1"])
+    result = CliRunner().invoke(app, ["status", "--watch", "--every-s", "0.1", *(["--json"] * as_json)])
     assert (result.exit_code, result.stderr) == (130, "")
+    fault = "the controller is being restarted"
+    if as_json:
+        first, second, third = map(json.loads, result.stdout.splitlines())
+        assert (first["name"], second, third["name"]) == ("main", {"error": fault}, "main")
+        return
     shown = [line for line in result.stdout.splitlines() if line.startswith(("main:", "unavailable:"))]
     head = "main: registry 10.0.0.1:7, controller started 2 times"
-    assert shown == [head, "unavailable: the controller is being restarted", head]
+    assert shown == [head, f"unavailable: {fault}", head]
 
 
 def test_the_name_of_an_engine_is_no_markup_in_the_progress(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,23 +9,10 @@ from typer.testing import CliRunner
 
 from flyserve.cli import app
 from flyserve.cli.cluster import status as status_command
-from flyserve.core.messages import Load, Role
-from orchestration.control.status import DeploymentStatus, ReplicaState, ReplicaStatus, TierStatus
+from orchestration.control.status import DeploymentStatus
+from tests.unit.flyserve.sample_status import FAILED, READY, status
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
-READY = ReplicaStatus(
-    Role.TARGET,
-    "target-0",
-    ReplicaState.READY,
-    "10.0.0.1:50100",
-    3,
-    node="10.0.0.1 (ab12)",
-    load=Load(sequences=5, queued=2, kv_used=50, kv_capacity=200),
-    since_s=7.0,
-)
-FAILED = ReplicaStatus(
-    Role.TARGET, "target-20", ReplicaState.FAILED, detail="/m: no weights", remedy="correct it"
-)
 
 
 def words(text: str) -> str:
@@ -36,9 +23,8 @@ def words(text: str) -> str:
 def test_no_line_is_cut_and_faults_come_before_the_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("COLUMNS", "30"), ("LINES", "12")):
         monkeypatch.setenv(name, value)
-    rows = (*(replace(READY, replica=f"target-{number}") for number in range(20)), FAILED)
-    tiers = (TierStatus(Role.TARGET, 21, 20, 0),)
-    looks = iter([DeploymentStatus("main", "10.0.0.1:7", 2, tiers, rows, ("look at this",))])
+    ready = [replace(READY, replica=f"target-{number}") for number in range(20)]
+    looks = iter([status(*ready, replace(FAILED, replica="target-20"))])
 
     def read_status(controller: None) -> DeploymentStatus:
         if (look := next(looks, None)) is None:
