@@ -25,7 +25,7 @@ from flyserve.core.errors import ConfigError
 SCENARIOS = ("acceleration", "capacity", "gpu", "load", "open_loop", "peers", "quality", "real", "soak")
 JOINED = ("peers", "real")
 """Scenarios whose parts may be measured by several runs."""
-_SAME = ("commit", "cpu", "cores")
+_SAME = ("commit", "cpu", "cores", "versions")
 """Facts of a machine that such runs have in common."""
 K = TypeVar("K")
 V = TypeVar("V")
@@ -63,6 +63,7 @@ class Context:
         only: Names of the parts to measure; empty for all.
         verbose: Print the logs of the services.
         earlier: Measured parts of an earlier run, which the page has as well.
+        left_out: Lines about what is not here, and so is not measured; with one, the page is not published.
     """
 
     machine: Machine
@@ -71,6 +72,7 @@ class Context:
     only: tuple[str, ...] = ()
     verbose: bool = False
     earlier: Mapping[str, Any] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
 
     def chosen(self, names: Sequence[str]) -> list[str]:
         """Return the names that `--part` selects, in their order."""
@@ -82,6 +84,11 @@ class Context:
         """Interleave measurements (`benchmarks.harness.load.interleave`) with a progress bar."""
         with progress_bar(self.console, len(names) * (warm_ups + count), label) as advance:
             return interleave(names, count, measure, warm_ups, advance)
+
+    def leave_out(self, text: str) -> None:
+        """Print a line about something that is not here, and remember it."""
+        self.left_out.append(text)
+        self.say(text)
 
     def say(self, text: str) -> None:
         """Print a line on stderr."""
@@ -111,8 +118,8 @@ def main(
 ) -> None:
     """Run one scenario: page and charts go to docs/benchmarks, all results to benchmarks/results.
 
-    A run that is quick, partial, or on a machine that it is not meant for writes everything to
-    benchmarks/results, so that it replaces no published page.
+    A run that is quick, partial, without something that it compares, or on a machine that it is not meant for
+    writes everything to benchmarks/results, so that it replaces no published page.
     """
     if name in ("", "list"):
         _list_scenarios()
@@ -123,12 +130,14 @@ def main(
         check_parts(name, tuple(getattr(scenario, "PARTS", ())), only or ())
         plan, results = make_plan(name, scenario.Plan, quick, settings or ()), folder or RESULTS
         machine = this_machine()
-        earlier = earlier_parts(name, results, machine, plan) if join else {}
-        context = Context(machine, messages(), quick, tuple(only or ()), verbose, earlier)
+        found = earlier_results(name, results, machine, plan) if join else {"runs": {}, "left_out": []}
+        chosen = tuple(only or ())
+        context = Context(machine, messages(), quick, chosen, verbose, found["runs"], found["left_out"])
         report = scenario.run(plan, context)
+        report.data["left_out"] = context.left_out
         report.data["machine"] = report.data["machine"] or machine
         missing = set(scenario.PARTS) - report.data["runs"].keys() if name in JOINED else only
-        is_whole = report.is_published and not quick and not missing
+        is_whole = report.is_published and not (quick or missing or context.left_out)
         pages = folder or (PAGES if is_whole else RESULTS)
         context.say(f"wrote {report.write(pages, results)}")
     for table in report.tables:
@@ -166,30 +175,33 @@ def check_parts(name: str, parts: Sequence[str], only: Sequence[str]) -> None:
             raise ConfigError(f"--part {part}: {name} has no such part; its parts are {', '.join(parts)}")
 
 
-def earlier_parts(name: str, folder: Path, machine: Machine, plan: object) -> Mapping[str, Any]:
-    """Return the parts in the results of an earlier run of this commit, machine and plan.
+def earlier_results(name: str, folder: Path, machine: Machine, plan: object) -> Mapping[str, Any]:
+    """Return the results of an earlier run of this commit, machine and plan: `runs` by part, and `left_out`.
 
     Raises:
-        ConfigError: There are no such results, or the scenario has no parts to join.
+        ConfigError: There are no such results, the scenario has no parts to join, or files differ from the
+            commit, so that nobody knows what was measured.
     """
     file = folder / f"{name}.json"
     if name not in JOINED:
         raise ConfigError(f"--join: {name} is measured in one run; only {', '.join(JOINED)} can be joined")
     if not file.is_file():
         raise ConfigError(f"--join: {file} is missing; measure a first part without --join")
+    if machine.commit.endswith("-dirty"):
+        raise ConfigError(f"--join: files differ from the commit, {machine.commit}: measure all again")
     try:
         found = json.loads(file.read_text("utf-8"))
         theirs, plan_of = [found["machine"][fact] for fact in _SAME], found["plan"]
-        parts: Mapping[str, Any] = found["runs"]
+        results = {key: found[key] for key in ("runs", "left_out")}
     except (ValueError, KeyError) as error:
         raise ConfigError(f"--join: {file} cannot be read ({error}): measure all parts again") from None
     ours = [getattr(machine, fact) for fact in _SAME]
     if ours != theirs or plan_of != to_jsonable_python(plan):
         raise ConfigError(
-            f"--join: {file} is of commit {theirs[0]}, {theirs[1]} with {theirs[2]} cores, and plan"
-            f" {plan_of}; this run would be of {ours} and {to_jsonable_python(plan)}: measure all again"
+            f"--join: {file} is of commit {theirs[0]}, {theirs[1]} with {theirs[2]} cores, {theirs[3]}, and"
+            f" plan {plan_of}; this run would be of {ours} and {to_jsonable_python(plan)}: measure all again"
         )
-    return parts
+    return results
 
 
 def make_plan(name: str, kind: type[Any], quick: bool, settings: Sequence[str]) -> Any:

@@ -15,7 +15,8 @@ from rich import box
 from rich import table as rich_table
 
 from benchmarks.harness.machine import Machine
-from benchmarks.harness.statistics import Goal
+from benchmarks.harness.statistics import Goal, Spread
+from flyserve.bench.statistics import Interval
 
 _WIDTH = 110
 _BLANK = re.compile(r"\n\s*\n")
@@ -201,6 +202,10 @@ def _wrapped(block: str) -> str:
     return textwrap.fill(block.strip(), _WIDTH, break_on_hyphens=False, break_long_words=False)
 
 
+def _only(value: object, kind: type[T]) -> T | None:
+    return value if isinstance(value, kind) else None
+
+
 _PAGES.filters["f"] = format
 _PAGES.globals["listed"] = listed
 _GOAL_FIGURES: tuple[Figure[Goal], ...] = (
@@ -208,6 +213,8 @@ _GOAL_FIGURES: tuple[Figure[Goal], ...] = (
     Figure("limit", lambda goal: goal.limit),
     Figure("is_least", lambda goal: goal.is_least),
     Figure("bound", lambda goal: f"{'>=' if goal.is_least else '<='} {goal.limit:.2f}x", {"limit": "{}"}),
-    Figure("measured", lambda goal: goal.measured, {"measured": TIMES, "95% interval": AROUND}),
+    Figure("measured", lambda goal: goal.measured.value, {"measured": "{:.2f}x"}),
+    Figure("interval", lambda goal: _only(goal.measured, Interval), {"95% interval": AROUND}),
+    Figure("spread", lambda goal: _only(goal.measured, Spread), {"least to most": AMONG}),
     Figure("verdict", lambda goal: goal.verdict, {"": "{}"}),
 )

@@ -12,6 +12,7 @@ from benchmarks.harness.client import Prompts, generate
 from benchmarks.harness.command import Context
 from benchmarks.harness.load import Interleave
 from benchmarks.harness.report import AROUND, TIMES, Figure
+from benchmarks.harness.statistics import Spread
 from flyserve.bench.statistics import Interval, bootstrap, share, speed, tau, total
 from flyserve.client import Client
 from flyserve.core.request import SpeculationParams
@@ -122,22 +123,38 @@ def measure_settings(
 
 Compared = tuple[str, Sequence[Run], Sequence[Run]]
 """The name of a setting, its runs, and those of its baseline on the same prompts."""
+Pairs = Sequence[tuple[Run, Run]]
+"""The runs of one prompt, each with that of the baseline."""
 
 
 def compare(
     runs: Sequence[Run], baseline: Sequence[Run], figure: Callable[[Sequence[Run]], float] = speed
 ) -> Interval:
     """Return a figure divided by the baseline's, and its interval over resamples of the prompts."""
-    by_prompt: dict[int, list[tuple[Run, Run]]] = {}
+    return bootstrap(_by_prompt(runs, baseline), lambda prompts: _ratio(figure, prompts))
+
+
+def compare_prompts(runs: Sequence[Run], baseline: Sequence[Run]) -> Spread:
+    """Return the speed of all prompts divided by the baseline's, and that of the prompts at both ends.
+
+    For few prompts, which are all alike in resamples.
+    """
+    prompts = _by_prompt(runs, baseline)
+    each = [_ratio(speed, [prompt]) for prompt in prompts]
+    return Spread(_ratio(speed, prompts), min(each), max(each))
+
+
+def _by_prompt(runs: Sequence[Run], baseline: Sequence[Run]) -> list[Pairs]:
+    found: dict[int, list[tuple[Run, Run]]] = {}
     for pair in zip(runs, baseline, strict=True):
-        by_prompt.setdefault(pair[0].prompt, []).append(pair)
+        found.setdefault(pair[0].prompt, []).append(pair)
+    return list(found.values())
 
-    def ratio(prompts: Sequence[Sequence[tuple[Run, Run]]]) -> float:
-        own = [run for pairs in prompts for run, _ in pairs]
-        others = [run for pairs in prompts for _, run in pairs]
-        return share(figure(own), figure(others))
 
-    return bootstrap(list(by_prompt.values()), ratio)
+def _ratio(figure: Callable[[Sequence[Run]], float], prompts: Sequence[Pairs]) -> float:
+    own = [run for pairs in prompts for run, _ in pairs]
+    others = [run for pairs in prompts for _, run in pairs]
+    return share(figure(own), figure(others))
 
 
 def forwards_per_token(runs: Sequence[Run]) -> float:

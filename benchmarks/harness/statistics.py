@@ -11,7 +11,7 @@ from flyserve.bench.statistics import Interval, share
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A median with the least and the greatest value."""
+    """A value, such as a median, with the least and the greatest of those that it stands for."""
 
     value: float
     least: float
@@ -37,13 +37,13 @@ class Goal:
     Attributes:
         name: The measured ratio.
         limit: The value that `measured` must reach.
-        measured: The ratio with its 95% interval.
+        measured: The ratio with its 95% interval, or that of all prompts with the least and the greatest.
         is_least: True if the limit is a lower one, False if it is an upper one.
     """
 
     name: str
     limit: float
-    measured: Interval
+    measured: Interval | Spread
     is_least: bool = True
 
     @property
@@ -53,10 +53,15 @@ class Goal:
 
     @property
     def verdict(self) -> str:
-        """Met or missed, and whether the whole interval agrees."""
+        """Met or missed, and whether the whole interval, or every prompt, agrees."""
+        match self.measured:
+            case Interval(_, low, high):
+                doubt = "within the noise"
+            case Spread(_, low, high):
+                doubt = "not by every prompt" if self.is_met else "by some prompts met"
         verdict = "met" if self.is_met else "missed"
-        ends = {self._reaches(self.measured.low), self._reaches(self.measured.high)}
-        return verdict if ends == {self.is_met} else f"{verdict}, within the noise"
+        ends = {self._reaches(low), self._reaches(high)}
+        return verdict if ends == {self.is_met} else f"{verdict}, {doubt}"
 
     def _reaches(self, value: float) -> bool:
         return value >= self.limit if self.is_least else value <= self.limit

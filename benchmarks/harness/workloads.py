@@ -42,7 +42,7 @@ def workload_source(context: Context, script: Path = _SOURCE) -> Iterator[Progra
     """
     python = named_python(VARIABLE) or (str(_MADE) if _MADE.exists() else None)
     if python is None:
-        context.say(f"real traffic: left out, its packages are not here: `make workloads` or {VARIABLE}")
+        context.leave_out(f"real traffic: its packages are not here: `make workloads` or {VARIABLE}")
         yield None
     else:
         with running(python, script) as program:

@@ -108,8 +108,9 @@ def _lines(sizes: Sequence[Row]) -> dict[str, list[tuple[float, float]]]:
 
 def _goals(sizes: Sequence[Row]) -> Table:
     """Return the goals of the largest deployment; one window of each has no interval."""
-    most = max(row.targets for row in sizes)
-    lines = (_goal(row) for row in sizes if row.targets == most)
+    compared = [row for row in sizes if row.scaling is not None]
+    most = max(row.targets for row in compared)
+    lines = (_goal(row) for row in compared if row.targets == most)
     return Table("goals", ("goal", "limit", "measured", ""), tuple(lines))
 
 

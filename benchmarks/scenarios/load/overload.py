@@ -1,10 +1,10 @@
 """Overload: a router at four times its capacity, also with too little behind it."""
 
 import asyncio
-import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Annotated, NamedTuple
@@ -14,7 +14,7 @@ from pydantic import Field
 
 from benchmarks.harness.client import PLAIN, speculation
 from benchmarks.harness.command import BasePlan, Context, Quick
-from benchmarks.harness.load import Level, asker, cut_window, every, run_window, send_at_rate
+from benchmarks.harness.load import every, send_at_rate
 from benchmarks.harness.report import Figure, Report, Row, Table, listed, make_rows
 from benchmarks.harness.statistics import Percentiles, percentiles
 from benchmarks.harness.system import running_services, simulated_flags
@@ -111,6 +111,11 @@ class Sender:
         ended = time.monotonic()
         self.ended.append((outcome, ended, ended - started))
 
+    def done_per_s(self, begin_s: float, end_s: float) -> float:
+        """Return the requests per second that were finished between two times."""
+        done = sum(outcome == "done" and begin_s <= at_s < end_s for outcome, at_s, _ in self.ended)
+        return done / (end_s - begin_s)
+
 
 def prompt(number: int) -> Sequence[int]:
     """Return the prompt of a request; no two requests share one."""
@@ -157,14 +162,12 @@ async def _measure(plan: Plan, client: AsyncClient, way: SpeculationParams, pid:
     async with every(_SAMPLE_S, sample):
         started = time.monotonic()
         await send_at_rate(sender.send, offered_per_s, plan.overload_s)
-    begin_s, end_s = started + plan.ramp_s, started + plan.overload_s
-    admitted = sum(outcome == "done" and begin_s <= at_s < end_s for outcome, at_s, _ in sender.ended)
     rejections = [(seconds, 1) for outcome, _, seconds in sender.ended if outcome == "rejected"]
     waits = percentiles(rejections) or Percentiles(0.0, 0.0, 0.0)
     return Row(
         peak_per_s=peak_per_s,
         offered_per_s=offered_per_s,
-        admitted_per_s=admitted / (end_s - begin_s),
+        admitted_per_s=sender.done_per_s(started + plan.ramp_s, started + plan.overload_s),
         outcomes=dict(Counter(outcome for outcome, _, _ in sender.ended)),
         rejection_p50_ms=1e3 * waits.p50,
         rejection_p99_ms=1e3 * waits.p99,
@@ -175,11 +178,19 @@ async def _measure(plan: Plan, client: AsyncClient, way: SpeculationParams, pid:
 
 async def _peak(plan: Plan, client: AsyncClient, way: SpeculationParams) -> float:
     """Return the requests per second of one client per place, without the first fifth of the time."""
+    sender, started = Sender(client, plan, way), time.monotonic()
     response_s = plan.new_tokens * plan.forward_s  # clients in step would end by batches in the window
-    level = Level(plan.places, plan.peak_s / 5, 0.8 * plan.peak_s, spread_s=response_s)
-    prompts, ask = (prompt(number) for number in itertools.count()), asker(client, way)
-    streams, begin_s, end_s = await run_window(lambda ids, _: ask(ids, plan.new_tokens), prompts, level)
-    return cut_window("peak", plan.places, 0, streams, begin_s, end_s).completed / (end_s - begin_s)
+
+    async def send_in_turn(index: int) -> None:
+        await asyncio.sleep(response_s * index / plan.places)
+        while True:
+            await sender.send()
+
+    with suppress(TimeoutError):
+        async with asyncio.timeout(plan.peak_s), asyncio.TaskGroup() as clients:
+            for index in range(plan.places):
+                clients.create_task(send_in_turn(index))
+    return sender.done_per_s(started + plan.peak_s / 5, started + plan.peak_s)
 
 
 def memory_mb(pid: int) -> float:

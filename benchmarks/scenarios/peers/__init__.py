@@ -34,7 +34,7 @@ def run(plan: Plan, context: Context) -> Report:
 
 def _measure(part: str, plan: Plan, context: Context, source: Program | None) -> dict[str, Runs]:
     if _PARTS[part][0] != DEMO and not is_fetched(SMOLLM2):
-        context.say(f"{part}: left out, its model is not here: `make real` fetches it")
+        context.leave_out(f"{part}: left out, its model is not here: `make real` fetches it")
         return {}
     pair = load_pair(part, plan.prompts, source)
     with running_ways(pair, plan, context) as ways:

@@ -1,13 +1,13 @@
 """The one table of all ways in all places, who wins where, and the goals. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks.harness.report import Table
-from benchmarks.harness.runs import Parts, Run, Runs, compare
-from benchmarks.harness.statistics import Goal
+from benchmarks.harness.runs import Parts, Run, Runs, compare, compare_prompts
+from benchmarks.harness.statistics import Goal, Spread
 from benchmarks.scenarios.peers.plan import BASELINE, PARTS, REAL, WAYS, Kind
-from flyserve.bench.statistics import Interval, speed
+from flyserve.bench.statistics import speed
 
 BEST_PUBLISHED = 2.03
 """Greatest speed-up by drafts that is published for a public model on CPUs (llama.cpp, Qwen2.5-Coder 3B)."""
@@ -20,21 +20,21 @@ class Duel:
     """The fastest of FlyServe's ways in one place beside the fastest other one.
 
     Attributes:
-        ratio: Speed of `ours` relative to `other`.
+        ratio: Speed of `ours` relative to `other`, with the prompts at both ends.
     """
 
     ours: str
     other: str
-    ratio: Interval
+    ratio: Spread
 
     def __str__(self) -> str:
-        """Return the winner, and FlyServe's speed relative to the other one."""
+        """Return the side that is faster on every prompt, and FlyServe's speed relative to the other one."""
         beside = f"{self.ratio.value:.2f}x {self.other}"
-        if self.ratio.low > 1:
+        if self.ratio.least > 1:
             return f"**FlyServe**, {beside}"
-        if self.ratio.high < 1:
+        if self.ratio.most < 1:
             return f"{self.other}: FlyServe {self.ratio.value:.2f}x"
-        return f"not significant, {beside}"
+        return f"mixed, {beside}"
 
 
 def places(parts: Parts) -> dict[str, Runs]:
@@ -47,9 +47,16 @@ def places(parts: Parts) -> dict[str, Runs]:
 
 
 def whole(tables: Mapping[str, Runs]) -> Runs:
-    """Return the runs of all kinds of prompts of a part together."""
-    names = next(iter(tables.values()))
-    return {name: [run for runs in tables.values() for run in runs[name]] for name in names}
+    """Return the runs of all kinds of prompts of a part together; each prompt has a number of its own."""
+    numbered, names = list(enumerate(tables.values())), next(iter(tables.values()))
+    return {
+        name: [
+            replace(run, prompt=run.prompt * len(numbered) + kind)
+            for kind, runs in numbered
+            for run in runs[name]
+        ]
+        for name in names
+    }
 
 
 def all_ways(parts: Parts) -> Table:
@@ -87,7 +94,7 @@ def duel(runs: Runs, bits: int, asked: Kind) -> Duel | None:
     if not all(sides):
         return None
     ours, other = (max(side, key=lambda name: speed(runs[name])) for side in sides)
-    return Duel(ours, other, compare(runs[ours], runs[other]))
+    return Duel(ours, other, compare_prompts(runs[ours], runs[other]))
 
 
 def make_goals(parts: Parts) -> Iterator[Goal]:
@@ -104,4 +111,4 @@ def make_goals(parts: Parts) -> Iterator[Goal]:
 
 
 def _goal(name: str, own: Sequence[Run], base: Sequence[Run], limit: float) -> Goal:
-    return Goal(name, limit, compare(own, base))
+    return Goal(name, limit, compare_prompts(own, base))

@@ -88,7 +88,7 @@ def _llama_cpp(stack: ExitStack, pair: Pair) -> dict[str, Decode]:
 def _vllm(stack: ExitStack, pair: Pair, plan: Plan, context: Context) -> dict[str, Decode]:
     """Start vLLM without drafts and with its look-up, if it is here."""
     if (python := named_python(VARIABLE)) is None:
-        context.say(f"vLLM: left out; the variable {VARIABLE} names an interpreter that has it")
+        context.leave_out(f"vLLM: left out; the variable {VARIABLE} names an interpreter that has it")
         return {}
     model, ending_ids = (
         (python, pair.target, plan.dtype.value, pair.threads),

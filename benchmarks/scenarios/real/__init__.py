@@ -29,7 +29,7 @@ def _measure(part: str, plan: Plan, context: Context, source: Program | None) ->
         return {}
     missing = [pair.name for pair in PAIRS if not all(map(is_fetched, pair.models))]
     if missing:
-        context.say(f"{part}: without {', '.join(missing)}, not here: `make real` fetches the models")
+        context.leave_out(f"{part}: without {', '.join(missing)}, not here: `make real` fetches the models")
     here = [pair for pair in PAIRS if pair.name not in missing]
     return {pair.name: _measure_pair(part, pair, plan, context, source) for pair in here}
 

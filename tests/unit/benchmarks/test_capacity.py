@@ -1,5 +1,6 @@
 """Simulated deployments by size: their costs, and what is made of the windows."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,10 @@ def test_deployments_are_compared_with_the_smallest_of_the_same_setting(tmp_path
     assert f"{PLAIN}: 64 replicas, tokens/s of a replica | >= 0.90x | 1.00x" in page
     assert "| >= 0.90x | 1.00x | no verdict: the CPU was too slow |" in page
     assert (tmp_path / "capacity-replicas.svg").is_file()
+
+
+def test_further_deployments_of_the_largest_size_have_no_goal(tmp_path: Path) -> None:
+    small, large = measured(100, 1), measured(400, 4)
+    further = replace(large, deployment=replace(large.deployment, drafters=1))
+    page = make_report(PLAN, this_machine(), [small, further, large]).write(tmp_path, tmp_path).read_text()
+    assert page.count("4 replicas, tokens/s of a replica") == 1

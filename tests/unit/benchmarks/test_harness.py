@@ -1,12 +1,14 @@
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
 from jinja2 import DictLoader
 
+from benchmarks.harness import command
 from benchmarks.harness import report as report_module
-from benchmarks.harness.command import SCENARIOS, check_parts, load_scenario, make_plan
+from benchmarks.harness.command import SCENARIOS, BasePlan, Context, check_parts, load_scenario, make_plan
 from benchmarks.harness.machine import this_machine
 from benchmarks.harness.plot import bar_chart, line_chart
 from benchmarks.harness.report import Report
@@ -22,9 +24,14 @@ from flyserve.core.errors import ConfigError
         (Interval(1.2, 1.1, 1.3), "met, within the noise"),
         (Interval(1.1, 1.0, 1.2), "missed, within the noise"),
         (Interval(1.1, 1.0, 1.14), "missed"),
+        (Spread(1.2, 1.16, 1.3), "met"),
+        (Spread(1.2, 1.1, 1.3), "met, not by every prompt"),
+        (Spread(1.1, 1.0, 1.2), "missed, by some prompts met"),
     ],
 )
-def test_a_goal_is_met_or_missed_and_may_be_within_the_noise(measured: Interval, verdict: str) -> None:
+def test_a_goal_is_met_or_missed_and_may_be_within_the_noise(
+    measured: Interval | Spread, verdict: str
+) -> None:
     goal = Goal("speed", 1.15, measured)
     assert goal.verdict == verdict and goal.is_met == verdict.startswith("met")
 
@@ -37,6 +44,8 @@ def test_a_goal_may_be_an_upper_limit() -> None:
     )
     report = Report("any")
     assert "| forwards | <= 0.50x | 0.40x | 0.30 to 0.49 | met |" in report.goals([half])
+    few = report.goals([Goal("drafts", 2.0, Spread(2.1, 1.9, 2.5))])
+    assert "95%" not in few and "| least to most |" in few and "| 2.10x | 1.90 to 2.50 | met," in few
 
 
 def test_a_chart_is_well_formed_names_its_lines_and_is_the_same_every_time() -> None:
@@ -86,6 +95,26 @@ def test_a_report_writes_pages_and_results_to_their_folders(
     assert (tmp_path / "pages/any-lines.svg").is_file()
     data = json.loads((tmp_path / "results/any.json").read_text())
     assert data["figures"][0]["least"] == 0.5 and data["plan"] == {"repeat": 2}
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_run_without_something_that_it_compares_replaces_no_page(
+    is_whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(plan: object, context: Context) -> Report:
+        if not is_whole:
+            context.leave_out("vLLM: left out")
+        return Report("soak", context.machine, plan)
+
+    scenario = SimpleNamespace(Plan=BasePlan, run=run)
+    monkeypatch.setattr(command, "load_scenario", lambda name: scenario)
+    for folder in ("PAGES", "RESULTS"):
+        monkeypatch.setattr(command, folder, tmp_path / folder)
+    command.main("soak")
+    assert (tmp_path / "PAGES/soak.md").exists() == is_whole
+    assert json.loads((tmp_path / "RESULTS/soak.json").read_text())["left_out"] == (
+        [] if is_whole else ["vLLM: left out"]
+    )
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

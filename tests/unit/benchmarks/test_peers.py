@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from benchmarks.harness.command import Context, earlier_parts
+from benchmarks.harness.command import Context, earlier_results
 from benchmarks.harness.machine import this_machine
-from benchmarks.harness.runs import Parts, Run, Runs, checksum, measure_parts
+from benchmarks.harness.runs import Parts, Run, Runs, checksum, compare_prompts, measure_parts
 from benchmarks.scenarios import peers
 from benchmarks.scenarios.peers import PARTS, Plan
 from benchmarks.scenarios.peers.plan import BASELINE, MODES, WAYS, Answer, Kind, edits
-from benchmarks.scenarios.peers.table import duel, make_goals
+from benchmarks.scenarios.peers.table import duel, make_goals, whole
 from benchmarks.scenarios.peers.vllm_peer import offline_vllm
 from benchmarks.scenarios.peers.ways import as_send
 from flyserve.core.errors import ConfigError, NotReady
@@ -62,7 +62,15 @@ def test_the_fastest_ways_that_may_answer_are_compared() -> None:
         replace(run, seconds=s) for run, s in zip(noisy["FlyServe plain"], (0.5, 1.0, 2.0), strict=True)
     ]
     even = duel(noisy, 16, Kind.PLAIN)
-    assert even and str(even).startswith("not significant, 0.86x llama.cpp f16")
+    assert even and str(even) == "mixed, 0.86x llama.cpp f16"
+
+
+def test_prompts_of_several_kinds_are_several_prompts() -> None:
+    tables = {"chat": runs(), "edits": runs(FlyServe_exact=2.0)}
+    together = whole(tables)
+    assert [len({run.prompt for run in own}) for own in together.values()] == [6] * len(SECONDS)
+    found = compare_prompts(together["FlyServe exact"], together["llama.cpp f16"])
+    assert (found.least, found.most) == (0.5, 1.25) and found.value == pytest.approx(6 / 8.4)
 
 
 def test_one_table_has_every_way_in_every_place_after_the_winners(tmp_path: Path) -> None:
@@ -120,28 +128,35 @@ def test_neighbouring_edits_differ_in_text_and_task(monkeypatch: pytest.MonkeyPa
 
 
 def test_parts_of_several_runs_make_one_report(tmp_path: Path) -> None:
-    machine, plan = this_machine(), Plan()
+    machine, plan = replace(this_machine(), commit="1234abcd"), Plan()
     first = peers.make_report(machine, plan, {"demo-1": {"demo problems": runs()}})
-    first.data["machine"] = machine
+    first.data |= {"machine": machine, "left_out": ["no vLLM"]}
     first.write(tmp_path, tmp_path)
-    earlier = earlier_parts("peers", tmp_path, machine, plan)
-    context = Context(machine, Console(file=StringIO()), only=("demo-2",), earlier=earlier)
-    found = measure_parts(context, PARTS, lambda part: {"demo problems": runs(FlyServe_FLy=0.1)})
-    assert list(found) == ["demo-1", "demo-2"] and found["demo-1"] == {"demo problems": runs()}
-    assert found["demo-2"]["demo problems"]["FlyServe FLy"][0].seconds == 0.1
-    for other, changed in ((replace(machine, commit="other"), plan), (machine, replace(plan, prompts=9))):
+    found = earlier_results("peers", tmp_path, machine, plan)
+    assert found["left_out"] == ["no vLLM"]
+    context = Context(machine, Console(file=StringIO()), only=("demo-2",), earlier=found["runs"])
+    joined = measure_parts(context, PARTS, lambda part: {"demo problems": runs(FlyServe_FLy=0.1)})
+    assert list(joined) == ["demo-1", "demo-2"] and joined["demo-1"] == {"demo problems": runs()}
+    assert joined["demo-2"]["demo problems"]["FlyServe FLy"][0].seconds == 0.1
+    others = (
+        (replace(machine, commit="other"), plan),
+        (replace(machine, commit="1234abcd-dirty"), plan),
+        (replace(machine, versions={"torch": "1"}), plan),
+        (machine, replace(plan, prompts=9)),
+    )
+    for other, changed in others:
         with pytest.raises(ConfigError, match="measure all again"):
-            earlier_parts("peers", tmp_path, other, changed)
+            earlier_results("peers", tmp_path, other, changed)
 
 
 def test_results_that_are_cut_or_missing_or_of_another_scenario_cannot_be_joined(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--join: .*peers.json is missing"):
-        earlier_parts("peers", tmp_path, this_machine(), Plan())
+        earlier_results("peers", tmp_path, replace(this_machine(), commit="1234abcd"), Plan())
     (tmp_path / "peers.json").write_text('{"machine": {"comm')
     with pytest.raises(ConfigError, match=r"--join: .*peers.json cannot be read"):
-        earlier_parts("peers", tmp_path, this_machine(), Plan())
+        earlier_results("peers", tmp_path, replace(this_machine(), commit="1234abcd"), Plan())
     with pytest.raises(ConfigError, match="--join: soak is measured in one run; only peers, real"):
-        earlier_parts("soak", tmp_path, this_machine(), Plan())
+        earlier_results("soak", tmp_path, this_machine(), Plan())
 
 
 def test_a_vllm_that_cannot_start_is_reported_with_its_last_words(tmp_path: Path) -> None:
@@ -157,6 +172,8 @@ def test_a_missing_model_is_left_out_with_the_remedy(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("benchmarks.harness.workloads._MADE", ROOT / "missing")
     monkeypatch.delenv("WORKLOADS_PYTHON", raising=False)
     written = StringIO()
-    report = peers.run(Plan(), Context(this_machine(), Console(file=written), only=("smollm2-1",)))
+    context = Context(this_machine(), Console(file=written), only=("smollm2-1",))
+    report = peers.run(Plan(), context)
+    assert len(context.left_out) == 2
     assert "make real" in written.getvalue() and "make workloads" in written.getvalue()
     assert not report.data["runs"] and json.dumps(report.charts) == "{}"
