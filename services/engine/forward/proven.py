@@ -61,15 +61,19 @@ class BoundedLinear:
 
 
 def is_row_invariant(
-    linear: Linear, weight: Tensor, rows_dtype: torch.dtype, rows: Tensor | None = None
+    linear: Linear,
+    weight: Tensor,
+    rows_dtype: torch.dtype,
+    rows: Tensor | None = None,
+    counts: Sequence[int] = _COUNTS,
 ) -> bool:
-    """Check that a row gives the same bits in batches of any size; `linear` multiplies by this weight."""
+    """Check that a row gives the same bits in batches of these sizes; `linear` multiplies by this weight."""
     if rows is None:
         rows = torch.randn(_MOST_ROWS, weight.shape[1], generator=torch.Generator().manual_seed(0))
     rows = rows.to(weight.device, rows_dtype)
     expected = linear(rows)
     spans = [
-        slice(first, first + count) for count in _COUNTS for first in {0, 7 % count, 64 - count} if first >= 0
+        slice(first, first + count) for count in counts for first in {0, 7 % count, 64 - count} if first >= 0
     ]
     return all(torch.equal(linear(rows[span]), expected[span]) for span in spans)
 
@@ -162,12 +166,17 @@ def _proven_bounds(kind: LinearKind, weight: Tensor, rows_dtype: torch.dtype) ->
         proven = (
             bounds
             for bounds in tried
-            if is_row_invariant(BoundedLinear(linear, *bounds), sample, rows_dtype, rows)
+            if is_row_invariant(BoundedLinear(linear, *bounds), sample, rows_dtype, rows, _counts(bounds[1]))
         )
         return next(proven, None)
     except (RuntimeError, AttributeError) as error:
         logger.warning("a packed linear is not available: %s", error)
         return None
+
+
+def _counts(most: int) -> Sequence[int]:
+    """Return the numbers of rows to try: all that a call has, if it has few."""
+    return _COUNTS if most == _MOST_ROWS else (*range(1, most + 1), *_COUNTS)
 
 
 def cancelling(like: Tensor) -> tuple[Tensor, Tensor]:
