@@ -52,18 +52,22 @@ class Collector:
         return ResponseLimits(min(self.max_new_tokens, room), frozenset(self.pair.ending_ids))
 
     def check_pair(self) -> None:
-        """Raise ConfigError if the deployment has another pair now, as after an update.
+        """Raise ConfigError if the deployment has other weights now, as after an update.
 
-        A deployment that does not answer at once is taken for unchanged.
+        A deployment that does not answer at once is taken for unchanged, and so is a drafter that is away.
         """
         if self.client is None:
             return
         try:
-            now = Pair.of(self.client.info(_CHECK_S), self.pair.draft_length)
+            now = self.client.info(_CHECK_S)
         except FlyServeError:
             return
-        for name in ("target", "drafter", "token_map"):
-            before, after = getattr(self.pair, name), getattr(now, name)
+        drafter = Pair.name_of(now.drafter) if now.drafter else self.pair.drafter
+        pairs = {
+            "target": (self.pair.target, now.target.weight_fingerprint),
+            "drafter": (self.pair.drafter, drafter),
+        }
+        for name, (before, after) in pairs.items():
             if before != after:
                 raise ConfigError(f"the deployment has another {name} now, {after} in place of {before}")
 

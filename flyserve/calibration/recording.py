@@ -8,6 +8,7 @@ from typing import Any
 
 from flyserve.core.errors import ConfigError
 from flyserve.core.evidence import RoundEvidence
+from flyserve.core.messages import ModelInfo
 from flyserve.core.response import DeploymentInfo
 from flyserve.whole_file import write_whole
 
@@ -53,11 +54,10 @@ class Pair:
         length = draft_length or deployment.default_speculation.draft_length.max
         if not length:
             raise ConfigError("the deployment has drafts of 0 tokens by default: give --draft-length")
-        name = drafter.weight_fingerprint or drafter.architecture
         return cls(
             target.weight_fingerprint,
             target.kernels,
-            name,
+            cls.name_of(drafter),
             drafter.kernels,
             target.token_map_hash,
             length,
@@ -65,6 +65,11 @@ class Pair:
             drafter.context_length,
             deployment.ending_ids,
         )
+
+    @staticmethod
+    def name_of(drafter: ModelInfo) -> str:
+        """Return the hash of a drafter's weights, or the name of its look-up engine."""
+        return drafter.weight_fingerprint or drafter.architecture
 
 
 @dataclass(slots=True)

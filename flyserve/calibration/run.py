@@ -40,7 +40,7 @@ def saved(
         console: Console for the fault of the file, if the block fails.
         check: Called before each writing: raises ConfigError if what is new is of another pair.
     """
-    size, stamp = recording.size, _stamp(path)
+    size, stamp = recording.size, _stamp(None)  # the file may have changed while it was read
 
     def save() -> None:
         nonlocal size, stamp
