@@ -140,6 +140,8 @@ def main(
         is_whole = report.is_published and not (quick or missing or context.left_out)
         pages = folder or (PAGES if is_whole else RESULTS)
         context.say(f"wrote {report.write(pages, results)}")
+        for line in dict.fromkeys(context.left_out):
+            context.say(f"replaces no published page: {line}")
     for table in report.tables:
         output().print(table.rich())
     for fault in report.faults:

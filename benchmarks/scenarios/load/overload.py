@@ -19,7 +19,7 @@ from benchmarks.harness.report import Figure, Report, Row, Table, listed, make_r
 from benchmarks.harness.statistics import Percentiles, percentiles
 from benchmarks.harness.system import running_services, simulated_flags
 from flyserve import AsyncClient
-from flyserve.core.errors import DeadlineExceeded, FlyServeError, Overloaded
+from flyserve.core.errors import DeadlineExceeded, FlyServeError, NotReady, Overloaded
 from flyserve.core.request import SpeculationParams
 from flyserve.core.types import Mode
 from services.engine.memory.slot_allocator import GRAIN
@@ -57,7 +57,7 @@ class Plan(BasePlan):
         queue: Requests that may wait.
         new_tokens: Tokens of each response.
         forward_s: Seconds of a forward of the simulated target, which set the capacity.
-        deadline_s: Deadline of each request under overload.
+        deadline_s: Deadline of each request.
         peak_s: Seconds of the peak, with one client per place.
         overload_s: Seconds of the overload.
         factor: Requests per second under overload as a multiple of the peak's.
@@ -177,7 +177,11 @@ async def _measure(plan: Plan, client: AsyncClient, way: SpeculationParams, pid:
 
 
 async def _peak(plan: Plan, client: AsyncClient, way: SpeculationParams) -> float:
-    """Return the requests per second of one client per place, without the first fifth of the time."""
+    """Return the requests per second of one client per place, without the first fifth of the time.
+
+    Raises:
+        NotReady: A request failed, or none was finished in time.
+    """
     sender, started = Sender(client, plan, way), time.monotonic()
     response_s = plan.new_tokens * plan.forward_s  # clients in step would end by batches in the window
 
@@ -190,6 +194,9 @@ async def _peak(plan: Plan, client: AsyncClient, way: SpeculationParams) -> floa
         async with asyncio.timeout(plan.peak_s), asyncio.TaskGroup() as clients:
             for index in range(plan.places):
                 clients.create_task(send_in_turn(index))
+    ended = Counter(outcome for outcome, _, _ in sender.ended)
+    if not ended["done"] or ended["failed"]:
+        raise NotReady(f"the peak cannot be measured: {listed(ended)}")
     return sender.done_per_s(started + plan.peak_s / 5, started + plan.peak_s)
 
 

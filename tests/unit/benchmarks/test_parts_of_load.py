@@ -1,5 +1,6 @@
 """The part `overload`, and the command that writes reports of parts."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -8,8 +9,10 @@ import typer
 from typer.testing import CliRunner
 
 from benchmarks.harness import command
+from benchmarks.harness.client import PLAIN
 from benchmarks.harness.report import Row
 from benchmarks.scenarios.load import overload
+from flyserve.core.errors import DeadlineExceeded, FlyServeError, InternalError, NotReady
 
 FIGURES = Row(
     peak_per_s=10.0,
@@ -48,3 +51,14 @@ def test_a_part_replaces_no_published_page_and_an_overload_is_compared_with_the_
     moved = run_command.invoke(app, ["overload"])
     assert moved.exit_code == 2 and "`load --part overload`" in moved.stderr
     assert all(name in run_command.invoke(app, ["list"]).stdout for name in command.SCENARIOS)
+
+
+@pytest.mark.parametrize("error", [InternalError("broken"), DeadlineExceeded("late")])
+async def test_a_peak_without_finished_requests_is_none(error: FlyServeError) -> None:
+    class Failing:
+        async def generate(self, *_: object, **__: object) -> None:
+            await asyncio.sleep(0.001)
+            raise error
+
+    with pytest.raises(NotReady, match=r"the peak cannot be measured: \d+ (failed|late)"):
+        await overload._peak(overload.Plan(peak_s=0.1), Failing(), PLAIN)  # type: ignore[arg-type]
