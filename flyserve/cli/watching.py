@@ -33,11 +33,13 @@ def keep_watching(view: Callable[[], RenderableType], every_s: float) -> None:
 
 
 def keep_printing(look: Callable[[], object], every_s: float) -> None:
-    """Print one JSON object after the other; if a deployment does not answer, one with the `error`."""
-    for _ in _ticks(every_s):
+    """Print one JSON object after the other; if a deployment no longer answers, one with the `error`."""
+    for number, _ in enumerate(_ticks(every_s)):
         try:
             print_json(look())
         except FlyServeError as error:
+            if not number:
+                raise
             print_json({"error": str(error)})
 
 

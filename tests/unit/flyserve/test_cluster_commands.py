@@ -203,6 +203,16 @@ def test_a_watch_into_a_pipe_outlasts_a_controller_that_does_not_answer(
     assert shown == [head, f"unavailable: {fault}", head]
 
 
+def test_a_watch_as_json_ends_at_once_if_nothing_answers_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_status(controller: None) -> DeploymentStatus:
+        raise NotReady("no controller")
+
+    monkeypatch.setattr(status_command, "controller_of", lambda *_: nullcontext())
+    monkeypatch.setattr(status_command, "read_status", read_status)
+    result = CliRunner().invoke(app, ["status", "--watch", "--json"])
+    assert (result.exit_code, result.stdout) == (3, "") and "no controller" in result.stderr
+
+
 def test_the_name_of_an_engine_is_no_markup_in_the_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     tiers = (TierStatus(Role.TARGET, 2, 1, 1, engine="[/vllm]"),)
     looks = iter([replace(status(READY, FAILED), tiers=tiers), status(READY)])
