@@ -5,18 +5,19 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.aligned_pair.recipe import PairRecipe, Shape
-from benchmarks.scenarios.gpu.plan import GPU, Case, Plan
+from benchmarks.scenarios.gpu.plan import CPU, GPU, Case, Plan
 from benchmarks.scenarios.gpu.results import ForwardTime
 from benchmarks.scenarios.gpu.timing import Timer
 from flyserve.core.messages import Role
 from flyserve.core.request import SamplingParams
 from services.engine.base import ForwardInput, KvAllocator, KvSlot
 from services.engine.config import Dtype, ModelConfig
+from services.engine.forward.padding import KEY_BLOCK
 from services.engine.forward.torch_runner import TorchRunner, load_runner
 from services.engine.head.head_scorer import HeadScorer
 
-_BLOCK = 32
-"""Positions beyond its tokens that every sequence gets: memory is given in blocks."""
+_BEYOND = {GPU: 32, CPU: KEY_BLOCK}
+"""Positions beyond its tokens that a sequence may get: memory is given in blocks, on a CPU of keys."""
 _KV_ITEM = 2
 """Bytes of a key's or value's number in bfloat16."""
 
@@ -30,7 +31,7 @@ def load(folder: Path, device: str, dtype: Dtype, cases: Sequence[Case]) -> Torc
             dtype=dtype,
             device="cuda" if device == GPU else "cpu",
             max_sequences=max(case.sequences for case in cases),
-            kv_tokens=max(case.sequences * (case.context + case.rows + _BLOCK) for case in cases),
+            kv_tokens=max(case.sequences * (case.context + case.rows + _BEYOND[device]) for case in cases),
         ),
     )
 
