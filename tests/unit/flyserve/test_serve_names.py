@@ -38,6 +38,8 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
+        for limit in ("HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT"):
+            monkeypatch.setattr(f"huggingface_hub.constants.{limit}", _HANG_S)
         template = f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
         monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
         yield hub
@@ -208,7 +210,9 @@ def test_a_name_of_the_hub_is_printed_with_its_commit(hub: FakeHub, name: str) -
 def serve_and_end(*arguments: str) -> int:
     """Run a line that ends when its models are fetched; return the status."""
     flags = ("--port", "0", "--grpc-port", "0")
-    return CliRunner().invoke(app, ["serve", *arguments, *flags]).exit_code
+    result = CliRunner().invoke(app, ["serve", *arguments, *flags])
+    print(result.output)  # shown where a test fails
+    return result.exit_code
 
 
 @pytest.fixture
