@@ -67,7 +67,13 @@ def frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
     return struct.pack(">I", len(content))[1:] + struct.pack(">BBI", kind, flags, stream) + content
 
 
-async def watch_without_room(port: int) -> asyncio.StreamWriter:
+async def read_frame(reader: asyncio.StreamReader) -> tuple[int, int, bytes]:
+    """Return kind, flags and content of the next frame."""
+    start = await reader.readexactly(9)
+    return start[3], start[4], await reader.readexactly(int.from_bytes(start[:3], "big"))
+
+
+async def watch_without_room(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Watch the health of a server as a client that leaves no room for messages; return once it is called."""
     names = (":method", ":scheme", ":path", ":authority", "content-type", "te")
     values = ("POST", "http", "/grpc.health.v1.Health/Watch", "here", "application/grpc", "trailers")
@@ -77,18 +83,15 @@ async def watch_without_room(port: int) -> asyncio.StreamWriter:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, struct.pack(">HI", 4, 0)))
     writer.write(frame(1, 4, 1, headers) + frame(0, 1, 1, bytes(5)))
-    kind = 0
-    while kind != 1:  # its headers
-        start = await reader.readexactly(9)
-        kind = start[3]
-        await reader.readexactly(int.from_bytes(start[:3], "big"))
-    return writer
+    while (await read_frame(reader))[0] != 1:  # its headers
+        pass
+    return reader, writer
 
 
 async def test_a_watch_of_health_that_takes_no_message_holds_up_nobody(fragile: Fragile) -> None:
     host = fragile.host()
     await host.start()
-    writer = await watch_without_room(host.port)
+    _, writer = await watch_without_room(host.port)
     async with open_channel(host.address) as channel:
         changes = aiter(health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest()))
         assert (await anext(changes)).status == SERVING
@@ -96,6 +99,21 @@ async def test_a_watch_of_health_that_takes_no_message_holds_up_nobody(fragile: 
         assert (await anext(changes)).status == NOT_SERVING
     await host.drain(0.0)
     assert fragile.is_closed
+    writer.close()
+
+
+async def test_pings_while_the_server_sends_nothing_end_no_call(fragile: Fragile) -> None:
+    host = fragile.host()
+    await host.start()
+    reader, writer = await watch_without_room(host.port)
+    pings = {bytes([number]) * 8 for number in range(10)}
+    writer.write(b"".join(frame(6, 0, 0, ping) for ping in pings))
+    while pings:
+        kind, flags, content = await read_frame(reader)
+        assert kind != 7, content  # the end of the connection
+        if (kind, flags) == (6, 1):
+            pings.remove(content)
+    await host.drain(0.0)
     writer.close()
 
 
