@@ -13,6 +13,10 @@ from urllib.parse import unquote, urlsplit
 COMMIT = "c" * 40
 LARGE = (".safetensors", ".gguf")
 """Files that are stored by the hash of their content."""
+PARTS = tuple(f"big/a-UD-Q8_K_XL-0000{number}-of-00002.gguf" for number in (1, 2))
+"""Names of the parts of one GGUF file."""
+HANG_S = 120.0
+"""Time limit of a request to it in seconds, which only ends a hang."""
 
 
 @dataclass
