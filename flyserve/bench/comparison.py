@@ -1,8 +1,9 @@
 """Compare plain, exact, FLy, and FLy with sub-drafter on the shipped tasks, interleaved task by task."""
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import NamedTuple, TypeVar
 from uuid import uuid4
@@ -129,8 +130,13 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
     return table
 
 
-def notes(summaries: Sequence[Summary]) -> Iterator[str]:
-    """Yield a line for each thing that the table cannot show: a missing interval, settings without effect."""
+def notes(summaries: Sequence[Summary], num_tasks: int) -> Iterator[str]:
+    """Yield a line for each thing that the table cannot show: what was not measured, what had no effect.
+
+    `num_tasks` is the number of tasks that were to be measured.
+    """
+    if summaries[0].problems < num_tasks:
+        yield f"ended early: {summaries[0].problems} of {num_tasks} problems were measured"
     if summaries[0].problems < _FEWEST_PROBLEMS:
         yield f"no 95% interval: it takes at least {_FEWEST_PROBLEMS} problems"
     for summary in summaries:
@@ -167,8 +173,8 @@ class Limits(NamedTuple):
 
 def compare(
     client: Client, tasks: Sequence[Task], advance: Advance, limits: Limits
-) -> dict[str, list[Measurement]]:
-    """Measure every task (at least one) under every setting, after warm-up requests.
+) -> Iterator[Mapping[str, Measurement]]:
+    """Yield each task's measurements by setting, after warm-up requests.
 
     Each setting has its own cache salt, so no setting profits from what the servers cached for another.
     `advance` is called after each of the `num_requests`; the first error of the deployment is raised.
@@ -178,12 +184,12 @@ def compare(
         for setting in SETTINGS:
             measure(client, task, setting, f"{salt}/warm-up", limits)
             advance()
-    runs: dict[str, list[Measurement]] = {setting: [] for setting in SETTINGS}
     for index, task in enumerate(tasks):
+        measured = {}
         for setting in rotated(tuple(SETTINGS), index):
-            runs[setting].append(measure(client, task, setting, f"{salt}/{setting}", limits))
+            measured[setting] = measure(client, task, setting, f"{salt}/{setting}", limits)
             advance()
-    return runs
+        yield measured
 
 
 def rotated(names: Sequence[T], turn: int) -> list[T]:
@@ -224,15 +230,29 @@ def sent_prompt(client: Client, task: Task, timeout_s: float | None = None) -> s
     return task.prompt if tokens is None else tokens
 
 
-def run(
-    client: Client, tasks: Sequence[Task], console: Console, limits: Limits
-) -> tuple[list[Summary], dict[str, object]]:
-    """Compare with a progress bar; return the summaries, and all measurements as plain data for JSON."""
-    with progress_bar(console, num_requests(len(tasks))) as advance:
-        runs = compare(client, tasks, advance, limits)
-    summaries = [summarize(setting, measured, runs[BASELINE]) for setting, measured in runs.items()]
-    report: dict[str, object] = {
-        "summaries": [asdict(summary) for summary in summaries],
-        "measurements": {setting: [asdict(run) for run in measured] for setting, measured in runs.items()},
-    }
-    return summaries, report
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The tasks that were measured under every setting: at the end all, after an error those before it."""
+
+    tasks: list[Mapping[str, Measurement]] = field(default_factory=list)
+
+    def run(self, client: Client, tasks: Sequence[Task], console: Console, limits: Limits) -> None:
+        """Compare with a progress bar; raise the first error of the deployment."""
+        with progress_bar(console, num_requests(len(tasks))) as advance:
+            for measured in compare(client, tasks, advance, limits):
+                self.tasks.append(measured)
+
+    def runs(self) -> dict[str, list[Measurement]]:
+        """Return the measurements of each setting, in the order of the tasks."""
+        return {setting: [measured[setting] for measured in self.tasks] for setting in SETTINGS}
+
+    def summaries(self) -> list[Summary]:
+        """Return a summary of each setting; there is at least one task."""
+        runs = self.runs()
+        return [summarize(setting, measured, runs[BASELINE]) for setting, measured in runs.items()]
+
+    def as_json(self) -> str:
+        """Return summaries and all measurements as JSON."""
+        measurements = {name: [asdict(each) for each in measured] for name, measured in self.runs().items()}
+        summaries = [asdict(summary) for summary in self.summaries()]
+        return json.dumps({"summaries": summaries, "measurements": measurements}, indent=1) + "\n"

@@ -1,11 +1,10 @@
 """`flyserve bench`: plain decoding against exact speculation, FLy, and FLy with sub-drafter."""
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +16,9 @@ from flyserve.client_base import ADDRESS_VARIABLE
 from flyserve.core.errors import ConfigError
 from flyserve.server import demo_file
 from flyserve.whole_file import check_writable, write_whole
+
+if TYPE_CHECKING:
+    from flyserve.bench.comparison import Report
 
 DEFAULT_PROBLEMS = 60
 """Shipped problems to send, unless a number is given."""
@@ -69,25 +71,38 @@ def bench(
 ) -> None:
     """Compare the ways of decoding on held-out tasks or on your own prompts, and print a table."""
     with reported_errors():
-        from flyserve.bench.comparison import Limits, comparison_table, notes, run
+        from flyserve.bench.comparison import Limits, Report
         from flyserve.bench.tasks import load_tasks, own_tasks
 
+        if connection.encrypts() and not connection.address:
+            raise ConfigError("--tls: needs the --address of a deployment: the demo speaks no TLS")
         if report is not None:
             check_writable(report)
         wanted = problems or DEFAULT_PROBLEMS
         tasks = load_tasks(wanted) if prompts is None else own_tasks(prompts, problems)
         if prompts is None and len(tasks) < wanted:
             raise ConfigError(f"--problems: is {wanted}, must be at most {len(tasks)}")
-        with served_at(connection.address, verbose) as served, connection.client(served) as client:
-            limits = Limits(max_new_tokens, connection.timeout_s)
-            summaries, data = run(client, tasks, messages(), limits)
+        found = Report()
         try:
-            if report is not None:
-                write_whole(report, json.dumps(data, indent=1) + "\n")
-        finally:  # NOTE: last, since a closed pipe ends the process.
-            output().print(comparison_table(summaries))
-            for note in notes(summaries):
-                output().print(note, markup=False)
+            with served_at(connection.address, verbose) as served, connection.client(served) as client:
+                found.run(client, tasks, messages(), Limits(max_new_tokens, connection.timeout_s))
+        finally:  # NOTE: a request that fails, or Ctrl-C, costs no measurement before it.
+            if found.tasks:
+                _report(found, len(tasks), report)
+
+
+def _report(found: "Report", num_tasks: int, file: Path | None) -> None:
+    """Write the file if one was asked for, and print the table, also if the file cannot be written."""
+    from flyserve.bench.comparison import comparison_table, notes
+
+    try:
+        if file is not None:
+            write_whole(file, found.as_json())
+    finally:  # NOTE: last, since a closed pipe ends the process.
+        summaries = found.summaries()
+        output().print(comparison_table(summaries))
+        for note in notes(summaries, num_tasks):
+            output().print(note, markup=False)
 
 
 @contextmanager

@@ -16,7 +16,10 @@ from flyserve.whole_file import check_writable, write_whole
 
 if TYPE_CHECKING:
     from flyserve.calibration.frontier import Row
+    from flyserve.calibration.judge import Judge
 
+_Writer = Callable[[Sequence["Row"]], str]
+"""Writes the chosen rule, and returns a line about it."""
 EXAMPLES = """Examples:
 
 flyserve calibrate prompts.jsonl --recording pair.rec --chart frontier.svg
@@ -105,7 +108,6 @@ def calibrate(
         from flyserve.calibration.prompts import check_distinct, load_prompts
         from flyserve.calibration.recording import Pair, load_recording
         from flyserve.calibration.run import Calibration, saved
-        from flyserve.calibration.shown import frontier_chart, notes, tables
         from flyserve.core.presets import PRESETS
 
         kept = None if offline else recording
@@ -124,24 +126,32 @@ def calibrate(
                 calibration = Calibration(collector, found, loaded, judge, messages(), save)
                 always = (*PRESETS, *filter(None, [writing.rule]))
                 rows = calibration.run(candidates(), always, finalists)
-        written = ""
-        try:
-            if chart is not None:
-                write_whole(chart, frontier_chart(rows))
-            if write is not None:
-                written = write(rows)
-        finally:  # NOTE: last, since a closed pipe ends the process.
-            for table in tables(rows, len(loaded)):
-                output().print(table)
-            for note in filter(None, (*notes(rows), *judge.doubts(), written)):
-                output().print(note, markup=False)
+        _report(rows, len(loaded), judge, chart, write)
 
 
-def _writer(options: WriteOptions, *, can_choose: bool) -> Callable[[Sequence["Row"]], str] | None:
+def _report(
+    rows: Sequence["Row"], num_prompts: int, judge: "Judge", chart: Path | None, write: _Writer | None
+) -> None:
+    """Write the files that were asked for, and print tables and notes, also if a file cannot be written."""
+    from flyserve.calibration.shown import frontier_chart, notes, tables
+
+    written = ""
+    try:
+        if chart is not None:
+            write_whole(chart, frontier_chart(rows))
+        if write is not None:
+            written = write(rows)
+    finally:  # NOTE: last, since a closed pipe ends the process.
+        for table in tables(rows, num_prompts):
+            output().print(table)
+        for note in filter(None, (*notes(rows), *judge.doubts(), written)):
+            output().print(note, markup=False)
+
+
+def _writer(options: WriteOptions, *, can_choose: bool) -> _Writer | None:
     """Check name and file, and return the function that writes the chosen rule; None if none is wanted.
 
-    The function returns a line about it. Without `can_choose` no response can be judged, so only a named rule
-    can be written.
+    Without `can_choose` no response can be judged, so only a named rule can be written.
     """
     if options.write is None:
         if options.deployment or options.rule:

@@ -128,8 +128,12 @@ class ConnectionOptions:
         routers = addresses or self.address or DEFAULT_ADDRESS
         return Client(routers, tls=self._tls(), token=self.token, retries=self.retries)
 
+    def encrypts(self) -> bool:
+        """Return True if an option asks for TLS."""
+        return bool(self.tls or self.tls_root or self.tls_certificate or self.tls_key)
+
     def _tls(self) -> TlsOption:
-        if not (self.tls or self.tls_root or self.tls_certificate or self.tls_key):
+        if not self.encrypts():
             return False
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ConfigError("--tls-certificate and --tls-key belong together")

@@ -66,3 +66,31 @@ def test_a_closed_pipe_costs_no_report(
     report = tmp_path / "report.json"
     run("bench", "--prompts", prompts, "--output", str(report), "--address", served[1])
     assert set(json.loads(report.read_text())["measurements"]) == set(SETTINGS)
+
+
+def test_a_request_that_fails_costs_no_measurement_before_it(
+    served: tuple[FakeGeneration, str], prompts: str, tmp_path: Path
+) -> None:
+    with Path(prompts).open("a") as file:
+        file.write('{"prompt": "hi"}\n{"prompt": "bad"}\n')
+    report = tmp_path / "report.json"
+    result = run("bench", "--prompts", prompts, "--output", str(report), "--address", served[1])
+    fails_with(result, "prompts.jsonl:3: request messages need a chat template")
+    assert "2 problems" in result.stdout and "ended early: 2 of 3 problems were measured" in result.stdout
+    measured = json.loads(report.read_text())["measurements"]
+    assert {name: len(runs) for name, runs in measured.items()} == dict.fromkeys(SETTINGS, 2)
+
+
+def test_nothing_is_reported_if_the_first_request_fails(
+    served: tuple[FakeGeneration, str], prompts: str
+) -> None:
+    Path(prompts).write_text('{"prompt": "bad"}\n')
+    result = run("bench", "--prompts", prompts, "--address", served[1])
+    fails_with(result, "need a chat template")
+    assert not result.stdout
+
+
+@pytest.mark.parametrize("flag", [["--tls"], ["--tls-root", "ca.pem"]])
+def test_tls_needs_the_address_of_a_deployment(flag: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FLYSERVE_ADDRESS", raising=False)
+    fails_with(run("bench", *flag), "--tls: needs the --address of a deployment")

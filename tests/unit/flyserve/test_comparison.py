@@ -9,6 +9,7 @@ from flyserve.bench.comparison import (
     SETTINGS,
     Limits,
     Measurement,
+    Report,
     Summary,
     compare,
     comparison_table,
@@ -93,8 +94,8 @@ def test_a_small_comparison_claims_no_interval_and_settings_without_effect_are_n
     few, many = summaries(19), summaries(20, rescued=1, sub_drafter_tokens=1)
     assert "95% interval" not in list(comparison_table(few).columns[0].cells)
     assert "95% interval" in list(comparison_table(many).columns[0].cells)
-    assert list(notes(many)) == []
-    interval, fly, supplied = notes(few)
+    assert list(notes(many, 20)) == []
+    interval, fly, supplied = notes(few, 19)
     assert interval.startswith("no 95% interval: it takes at least 20 problems")
     assert fly.startswith("FLy: no token was rescued")
     assert supplied.startswith("FLy + sub-drafter: the sub-drafter supplied no draft")
@@ -120,7 +121,8 @@ class RecordingClient:
 def test_every_task_meets_every_setting_after_the_warm_up() -> None:
     tasks = load_tasks(3)
     client, advanced = RecordingClient(), Counter[str]()
-    runs = compare(client, tasks, lambda: advanced.update(["request"]), LIMITS)  # type: ignore[arg-type]
+    found = list(compare(client, tasks, lambda: advanced.update(["request"]), LIMITS))  # type: ignore[arg-type]
+    runs = Report(found).runs()
     assert {setting: [run.problem for run in measured] for setting, measured in runs.items()} == {
         setting: [task.id for task in tasks] for setting in SETTINGS
     }
