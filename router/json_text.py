@@ -24,7 +24,7 @@ def parse_json_text(text: str, has_constants: bool = True, is_cut: bool = False)
 def is_json_object(text: str) -> bool:
     """Return True if a text is a JSON object."""
     try:
-        return isinstance(parse_json_text(text), dict)
+        return isinstance(parse_json_text(text, has_constants=False), dict)
     except ValueError:
         return False
 
