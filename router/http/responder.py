@@ -159,15 +159,13 @@ class Responder:
 
         await self._generate(collect)
 
-        num_tokens = sum(len(chunk.tokens) for each in chunks.values() for chunk in each)
-
         def make() -> bytes:
             # NOTE: freed here, because freeing a long response would block the event loop, too.
             choices = [self._whole_choice(i, chunks.pop(i), parts.pop(i, ())) for i in sorted(chunks)]
             self._prompts.clear()
             return self._envelope(self._format.response, choices, **self._totals, **self._warnings)
 
-        content = await off_loop(self._cost_s(num_tokens), make)
+        content = await off_loop(self._end_cost_s, make)
         await Response(content, media_type="application/json")(scope, receive, send)
 
     def _cost_s(self, num_tokens: int = 0) -> float:
@@ -175,6 +173,11 @@ class Responder:
         asked = self._request.requests[0]
         of_prompts = num_values(sum(map(len, self._prompts.values())), asked.prompt_logprobs)
         return cpu_s(values=of_prompts + num_values(num_tokens, asked.logprobs))
+
+    @property
+    def _end_cost_s(self) -> float:
+        """Estimated CPU seconds of making the whole response into JSON."""
+        return self._cost_s(self._accounting.usage.completion_tokens)
 
     def _whole_choice(self, index: int, chunks: Sequence[Chunk], parts: Sequence[Parts]) -> Any:
         choice, warnings = join_chunks(index, chunks), chunks[-1].warnings

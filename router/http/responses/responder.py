@@ -124,11 +124,6 @@ class ResponsesResponder(Responder):
         response = self._object(output, "failed", error=error)
         return [*events, {"type": "response.failed", "response": response.model_dump()}]
 
-    @property
-    def _end_cost_s(self) -> float:
-        """Estimated CPU seconds of making the whole response into JSON."""
-        return self._cost_s(self._accounting.usage.completion_tokens)
-
     def _ended(self, output: Output, reason: FinishReason) -> tuple[ResponseObject, list[Event]]:
         """Return the whole response, and the events that end its last item."""
         is_cut = reason is FinishReason.LENGTH
