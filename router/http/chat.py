@@ -147,13 +147,11 @@ class Chat(ApiFormat):
         )
 
     def _prompt(self, body: ChatRequest, conversation: Conversation, tools: Tools) -> tuple[int, ...]:
-        as_text = self._service.message_formats.arguments_as_text
         texts = self._service.texts
-        limit, source = self._limits.prompt_characters, texts.template.tool_source
-        messages = conversation.rendered(limit, as_text, source)
+        messages = conversation.within(self._limits.prompt_characters)
         texts.refuse_long("messages", *(message["content"] for message in messages))
         variables = {**body.variables(texts.template), **(body.chat_template_kwargs or {})}
-        return texts.render_chat(messages, variables, body.ending(conversation.messages[-1]), tools.rendered)
+        return texts.render_chat(messages, variables, body.ending(messages[-1]), tools.rendered)
 
     def choice(
         self, choice: Choice, extra: Mapping[str, Any], sent: int = 0, parts: Parts | None = None

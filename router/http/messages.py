@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
@@ -13,7 +12,6 @@ from flyserve.core.errors import InvalidRequest
 from router.http.fields import TemplateVariables, Text
 from router.http.older_functions import with_tool_calls
 from router.http.request_model import AtMost, RequestModel, SentBack
-from router.json_text import parse_json_text
 from router.requests.prompt_length import too_many_characters
 from router.text.chat_template import Ending
 
@@ -139,24 +137,16 @@ class Conversation:
 
     Attributes:
         messages: Its messages as chat templates take them, except that arguments of calls are texts.
-        has_instructions: True if the first message is not one of the client's list.
     """
 
     messages: Sequence[dict[str, Any]]
-    has_instructions: bool = False
 
-    def rendered(
-        self, limit: int, arguments_as_text: bool = False, template: str = ""
-    ) -> Sequence[dict[str, Any]]:
-        """Return the messages as the chat template takes them.
-
-        Args:
-            limit: Most characters of all arguments of tool calls and of all reasoning.
-            arguments_as_text: Leave arguments as text; else they are objects.
-            template: Source of the template; without the role developer it gets one system message.
+    def within(self, limit: int) -> Sequence[dict[str, Any]]:
+        """Return the messages.
 
         Raises:
-            InvalidRequest: There is no message, or the calls are too long.
+            InvalidRequest: There is no message, or arguments of calls and reasoning have more than `limit`
+                characters.
         """
         if not self.messages:
             raise InvalidRequest.of("messages", "must have a message, reasoning alone is none")
@@ -166,39 +156,12 @@ class Conversation:
         if length > limit:
             found = f"have {length} characters in calls and reasoning"
             raise InvalidRequest(too_many_characters("messages", found, limit))
-        for function in () if arguments_as_text else functions:
-            function["arguments"] = arguments_of(function["arguments"])
-        is_instructed = self.has_instructions or any(each["role"] == "developer" for each in self.messages)
-        knows_developer = "'developer'" in template or '"developer"' in template
-        return _with_one_system(self.messages) if is_instructed and not knows_developer else self.messages
-
-
-def _with_one_system(messages: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-    """Return messages with all that instruct the model in the first one: many templates take no other."""
-    others = [each for each in messages if each["role"] not in ("system", "developer")]
-    texts = [each["content"] for each in messages if each["role"] in ("system", "developer")]
-    return [{"role": "system", "content": "\n\n".join(filter(None, texts))}, *others]
+        return self.messages
 
 
 def conversation_of(messages: Sequence[Message]) -> Conversation:
     """Return the conversation of the messages of a chat."""
     return Conversation(list(with_tool_calls(map(_plain, messages))))
-
-
-def arguments_of(text: str) -> dict[str, Any]:
-    """Return the arguments of an earlier call as an object, which is what chat templates take.
-
-    A call that was cut has the part of its object that there is. Anything else than an object is shown to the
-    model as it is, as the value of `arguments`.
-    """
-    found: Any = text
-    for is_cut in (False, True):
-        with suppress(ValueError):
-            found = parse_json_text(text or "{}", has_constants=False, is_cut=is_cut)
-            break
-    if found is None:
-        return {}
-    return found if isinstance(found, dict) else {"arguments": found}
 
 
 def _plain(message: Message) -> dict[str, Any]:

@@ -111,14 +111,12 @@ class TokenizationEndpoints:
         if body.messages is None:
             adds_special = body.add_special_tokens is not False
             return self._service.texts.token_ids(body.prompt or "", adds_special)
-        limits, formats = self._config.limits, self._service.message_formats
-        tools = checked_tools(body.asked_tools, limits, formats)
+        limits = self._config.limits
+        tools = checked_tools(body.asked_tools, limits, self._service.message_formats)
         conversation = conversation_of(body.messages)
         texts = self._service.texts
-        messages = conversation.rendered(
-            limits.prompt_characters, formats.arguments_as_text, texts.template.tool_source
-        )
-        variables, ending = body.chat_template_kwargs or {}, body.ending(conversation.messages[-1])
+        messages = conversation.within(limits.prompt_characters)
+        variables, ending = body.chat_template_kwargs or {}, body.ending(messages[-1])
         return texts.render_chat(messages, variables, ending, tools.rendered)
 
     def _require(self, model: str | None) -> None:

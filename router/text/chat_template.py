@@ -16,6 +16,7 @@ from jinja2 import Template, TemplateError, TemplateSyntaxError, meta
 from flyserve.core.errors import NO_CHAT_TEMPLATE, ConfigError, FieldViolation, InvalidRequest, describe
 from router.text.control_tokens import ControlTokens
 from router.text.jinja import TemplateEnvironment
+from router.text.template_fit import TemplateFit
 from router.text.tokenizer import Tokenizer
 from router.text.traced import Traced, joined, of_template
 
@@ -57,6 +58,7 @@ class ChatTemplate:
         self._environment = TemplateEnvironment()
         self._template = None if file is None else self._read(file)
         self._compiled = lru_cache(2)(self._compile)
+        self._fit = lru_cache(2)(self._fit_of)
         self._reserved = _SET_BY_ROUTER | tokenizer.template_arguments | self._environment.globals.keys()
         self._variables = {name: of_template(text) for name, text in tokenizer.template_variables.items()}
 
@@ -113,12 +115,17 @@ class ChatTemplate:
             found = "must not be set: the router uses this name itself; leave it out"
             paths = (f"chat_template_kwargs.{name}" for name in reserved)
             raise InvalidRequest(*(FieldViolation(path, found) for path in paths))
+        messages = self.fitted(messages, bool(tools))
         mark = f"[{uuid.uuid4().hex}]" if ending is Ending.CONTINUATION else ""
         if mark:
             messages = [*messages[:-1], {**messages[-1], "content": messages[-1]["content"] + mark}]
         variables = {**variables, "continue_final_message": bool(mark)}
         compiled, text = self._rendered(source, messages, variables, ending is Ending.ANSWER, tools, most)
         return compiled.control_tokens.encode(_up_to(mark, text) if mark else text)
+
+    def fitted(self, messages: Sequence[Mapping[str, Any]], has_tools: bool) -> Sequence[Mapping[str, Any]]:
+        """Return messages in a form that the template takes; their calls have arguments as JSON text."""
+        return self._fit(self._source(has_tools)).fitted(messages)
 
     def lost_tokens(self) -> list[str]:
         """Return control tokens that the template writes in a way that makes them look like a client's."""
@@ -158,6 +165,9 @@ class ChatTemplate:
     def _source(self, has_tools: bool) -> str:
         own = self._tokenizer.template_for(has_tools)
         return (own if self._template is None else self._template) or ""
+
+    def _fit_of(self, source: str) -> TemplateFit:
+        return TemplateFit(lambda messages: self._rendered(source, messages, {}, True, ())[1], source)
 
     def _compile(self, source: str) -> _Compiled:
         template = self._environment.from_string(source)

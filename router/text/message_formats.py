@@ -21,7 +21,6 @@ class MessageFormats:
         parser: Parser of its tool calls; None if calls are left in the text.
         is_off: True if calls are left in the text because the configuration says so.
         takes_tools: True if the chat template can render tools.
-        arguments_as_text: True if it takes the arguments of earlier calls as text, not as objects.
     """
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, config: RouterSection) -> None:
@@ -29,7 +28,6 @@ class MessageFormats:
         self.parser: type[ToolParser] | None = tool_parser(config.tool_parser, source)
         self.is_off = config.tool_parser == "none"
         self.takes_tools = template.takes_tools
-        self.arguments_as_text = self.parser is not None and self.parser.arguments_as_text
         self._reasoning = reasoning_markers(config.reasoning_parser, source)
         self._has_channels = self._reasoning is None and has_channels(config.reasoning_parser, source)
         self._calls_have_channels = self.parser is not None and self.parser.has_channels

@@ -31,7 +31,6 @@ class DeepSeek(ToolParser):
 
     markers = (_CALLS, _END_CALLS, _CALL, _END_CALL, _SEP)
     separators = "`"
-    arguments_as_text = True
 
     def __init__(self, sink: Sink) -> None:
         super().__init__(sink)

@@ -18,14 +18,12 @@ class ToolParser(ABC):
 
     Attributes:
         markers: Markers of the format.
-        arguments_as_text: True if chat templates take the arguments of earlier calls as JSON text.
         separators: Characters between calls.
         has_one_call: True if chat templates of this family refuse a message with several calls.
         has_channels: True if calls are in the channels of GPT-OSS.
     """
 
     markers: ClassVar[tuple[str, ...]] = ()
-    arguments_as_text: ClassVar[bool] = False
     separators: ClassVar[str] = ""
     has_one_call: ClassVar[bool] = False
     has_channels: ClassVar[bool] = False

@@ -77,7 +77,7 @@ async def test_a_developers_message_is_a_part_of_the_only_system_message(
         response = await rig.post("/v1/responses", body)
         assert response.json()["usage"]["input_tokens"] == len(ids), response.text
         twice = await rig.post("/v1/responses", {**body, "instructions": "x", "input": [BRIEF, *HELLO]})
-        assert twice.status_code == (400 if own else 200), twice.text
+        assert twice.status_code == 200, twice.text
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """A body of `/v1/responses` in the form that conversations of all APIs have. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from flyserve.core.errors import InvalidRequest
@@ -66,7 +67,7 @@ def asked_tools(body: ResponsesRequest) -> AskedTools:
 
 def conversation_of(body: ResponsesRequest) -> Conversation:
     """Return the conversation of a body."""
-    return Conversation(list(_messages(body)), has_instructions=bool(body.instructions))
+    return Conversation(list(_messages(body)))
 
 
 def _format(given: TextFormat) -> ResponseFormat:
@@ -79,48 +80,55 @@ def _format(given: TextFormat) -> ResponseFormat:
     return ResponseFormat.model_construct(type=given.type, json_schema=schema)
 
 
+@dataclass(slots=True)
+class _Answer:
+    """Items in a row that are one message of the assistant: reasoning, text and calls."""
+
+    reasoning: str = ""
+    texts: list[str] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+
+    def continues(self, item: Item) -> bool:
+        """Return True if an item belongs to this message, as text between calls does."""
+        if isinstance(item, CallItem):
+            return True
+        is_text = isinstance(item, MessageItem) and item.role == "assistant"
+        return is_text and (not self.texts or bool(self.calls))
+
+    def add(self, item: Item) -> None:
+        """Add the next item."""
+        match item:
+            case ReasoningItem():
+                self.reasoning = "".join(part.text for part in item.content or ())
+            case CallItem():
+                function = {"name": item.name, "arguments": item.arguments}
+                self.calls.append({"id": item.call_id, "type": "function", "function": function})
+            case MessageItem() if item.content:
+                self.texts.append(item.content)
+
+    def messages(self) -> Iterator[dict[str, Any]]:
+        """Yield the message, unless it has reasoning alone."""
+        if self.texts or self.calls:
+            reasoning = {"reasoning_content": self.reasoning} if self.reasoning else {}
+            calls = {"tool_calls": self.calls} if self.calls else {}
+            yield {"role": "assistant", "content": "\n".join(self.texts), **reasoning, **calls}
+
+
 def _messages(body: ResponsesRequest) -> Iterator[dict[str, Any]]:
-    """Yield the messages of a chat; reasoning, text and calls in a row are one message of the assistant."""
+    """Yield the messages of a chat."""
     if body.instructions:
         yield {"role": "system", "content": body.instructions}
-    answer: dict[str, Any] | None = None
+    answer: _Answer | None = None
     for item in body.input:
-        if answer is not None and not _continues(answer, item):
-            yield from _worth_sending(answer)
+        if answer is not None and not answer.continues(item):
+            yield from answer.messages()
             answer = None
         if isinstance(item, MessageItem) and item.role != "assistant":
             yield {"role": item.role, "content": item.content}
         elif isinstance(item, CallOutputItem):
             yield {"role": "tool", "content": item.output, "tool_call_id": item.call_id}
         else:
-            answer = _extended(answer or {"role": "assistant", "content": ""}, item)
+            answer = answer or _Answer()
+            answer.add(item)
     if answer is not None:
-        yield from _worth_sending(answer)
-
-
-def _continues(answer: Mapping[str, Any], item: Item) -> bool:
-    """Return True if an item belongs to the same message of the assistant."""
-    if isinstance(item, CallItem):
-        return True
-    is_text = isinstance(item, MessageItem) and item.role == "assistant"
-    return is_text and not answer["content"] and "tool_calls" not in answer
-
-
-def _extended(answer: dict[str, Any], item: Item) -> dict[str, Any]:
-    match item:
-        case ReasoningItem():
-            text = "".join(part.text for part in item.content or ())
-            return {**answer, "reasoning_content": text} if text else answer
-        case CallItem():
-            function = {"name": item.name, "arguments": item.arguments}
-            call = {"id": item.call_id, "type": "function", "function": function}
-            return {**answer, "tool_calls": [*answer.get("tool_calls", ()), call]}
-        case MessageItem():
-            return {**answer, "content": item.content}
-    return answer
-
-
-def _worth_sending(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a message unless it has reasoning alone."""
-    if answer["content"] or "tool_calls" in answer:
-        yield answer
+        yield from answer.messages()

@@ -26,8 +26,6 @@ TEMPLATES = Path(__file__).parents[2] / "data" / "chat_templates"
 NAMES = sorted(path.stem for path in TEMPLATES.glob("*.jinja"))
 READ = ("<think>", "</think>", "<tool_response>", "</tool_response>")
 """Control tokens that templates look for in a message, and go by."""
-OBJECTS_ONLY = ("glm", "llama3", "qwen3_coder")
-"""Templates that iterate over the arguments of a call."""
 LIMITS = LimitsConfig()
 SCHEMA = {
     "type": "object",
@@ -101,15 +99,11 @@ def test_the_request_of_these_tests_has_every_text_that_a_template_can_see() -> 
     assert {path for path in fields if not any(f[: len(path)] == path for f in filled)} == set()
 
 
-def checked(body: Mapping[str, Any], formats: MessageFormats, as_text: bool) -> tuple[Any, Any, Any]:
+def checked(body: Mapping[str, Any], formats: MessageFormats) -> tuple[Any, Any, Any]:
     """Return messages, tools and variables of a request; raise InvalidRequest if it is refused."""
     request = parse(ChatRequest, body, LimitsConfig())
     tools = checked_tools(request.asked_tools, LIMITS, formats).rendered
-    return (
-        conversation_of(request.messages).rendered(10_000, as_text),
-        tools,
-        request.chat_template_kwargs or {},
-    )
+    return conversation_of(request.messages).within(10_000), tools, request.chat_template_kwargs or {}
 
 
 class Chat:
@@ -125,20 +119,20 @@ class Chat:
         added = self.fast.added_tokens_decoder.items()
         self._control = {i for i, token in added if token.content in (*SPECIAL, *ADDED)}
 
-    def request(self, texts: Mapping[Place, str], as_text: bool) -> tuple[Any, Any, Any]:
+    def request(self, texts: Mapping[Place, str]) -> tuple[Any, Any, Any]:
         body = changed(BODY, texts)
         if not self.template.takes_tools:
             body.pop("tools", None)
-        return checked(body, self._formats, as_text)
+        return checked(body, self._formats)
 
-    def ids(self, texts: Mapping[Place, str], as_text: bool) -> tuple[int, ...]:
-        messages, tools, variables = self.request(texts, as_text)
+    def ids(self, texts: Mapping[Place, str]) -> tuple[int, ...]:
+        messages, tools, variables = self.request(texts)
         return self.template.render(messages, variables, tools=tools)
 
-    def text(self, texts: Mapping[Place, str], as_text: bool) -> str:
-        messages, tools, variables = self.request(texts, as_text)
+    def text(self, texts: Mapping[Place, str]) -> str:
+        messages, tools, variables = self.request(texts)
         found: str = self.fast.apply_chat_template(
-            messages,
+            self.template.fitted(messages, bool(tools)),
             tools=tools or None,
             chat_template=self.file.read_text("utf-8"),
             add_generation_prompt=True,
@@ -162,7 +156,7 @@ HOSTILE = "<|im_end|>"
 def is_free(place: Place) -> bool:
     """Return True if a request may have any text at a place."""
     try:
-        chat("bytes", "pieces").request({place: HOSTILE}, as_text=False)
+        chat("bytes", "pieces").request({place: HOSTILE})
     except InvalidRequest:
         return False
     return True
@@ -181,18 +175,16 @@ TEXTS = st.lists(st.sampled_from([*TOKENS, *TOKENS, *HALVES, *WIDE, "a", " ", "_
 @given(
     kind=st.sampled_from(sorted(KINDS)),
     texts=st.dictionaries(st.sampled_from(FREE), TEXTS.map("".join), min_size=1, max_size=4),
-    as_text=st.booleans(),
 )
 def test_control_tokens_are_those_of_the_same_request_with_harmless_texts(
-    name: str, kind: str, texts: dict[Place, str], as_text: bool
+    name: str, kind: str, texts: dict[Place, str]
 ) -> None:
     found, order = chat(kind, name), list(dict.fromkeys(texts.values()))
     harmless = {place: f"word{order.index(text)}" for place, text in texts.items()}
-    as_text = as_text and name not in OBJECTS_ONLY
-    ids = found.ids(texts, as_text)
-    assert found.controls(ids) == found.controls(found.ids(harmless, as_text))
+    ids = found.ids(texts)
+    assert found.controls(ids) == found.controls(found.ids(harmless))
     if kind == "bytes":
-        assert found.decoded(ids) == found.text(texts, as_text)
+        assert found.decoded(ids) == found.text(texts)
 
 
 def test_keys_are_among_the_free_texts() -> None:
@@ -205,8 +197,8 @@ def test_keys_are_among_the_free_texts() -> None:
 def test_an_ordinary_request_has_the_tokens_that_transformers_gives_it(name: str) -> None:
     for kind in KINDS:
         found = chat(kind, name)
-        expected = found.fast.encode(found.text({}, False), add_special_tokens=False)
-        assert list(found.ids({}, False)) == expected and len(found.controls(expected)) > 8
+        expected = found.fast.encode(found.text({}), add_special_tokens=False)
+        assert list(found.ids({})) == expected and len(found.controls(expected)) > 8
 
 
 READING = [

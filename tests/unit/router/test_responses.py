@@ -54,6 +54,10 @@ def said(text: str) -> dict[str, Any]:
                 }
             ],
         ),
+        (
+            [said("a"), CALL, said("b"), CALL],
+            [{"role": "assistant", "content": "a\nb", "tool_calls": [SENT, SENT]}],
+        ),
         ([CALL, CALL], [{"role": "assistant", "content": "", "tool_calls": [SENT, SENT]}]),
         (
             [CALL, {"type": "function_call_output", "call_id": "c1", "output": "18 C"}, said("Mild.")],

@@ -26,12 +26,13 @@ from router.http.chat_objects import (
 from router.http.chat_objects import (
     ChatCompletion as OwnCompletion,
 )
-from router.http.messages import arguments_of, conversation_of
+from router.http.messages import conversation_of
 from router.http.parsing import parse
 from router.http.responses.conversion import conversation_of as conversation_of_items
 from router.http.responses.fields import ResponsesRequest
 from router.http.responses.objects import ResponseObject
 from router.http.responses.output import Output
+from router.text.template_fit import arguments_of
 from router.tools.parts import CallPart, Parts, join_parts
 
 LIMITS = LimitsConfig()
@@ -110,8 +111,8 @@ def test_a_chat_takes_every_form_of_its_own_messages(parts: list[Parts], reason:
         body = parse(ChatRequest, {"messages": [USER, form, *answers, USER]}, LIMITS)
         sent = body.messages[1]
         assert [sent.content, *[call.function.arguments for call in sent.tool_calls or ()]] == expected
-        rendered = conversation_of(body.messages).rendered(10_000)
-        assert all(isinstance(c["function"]["arguments"], dict) for c in rendered[1].get("tool_calls", ()))
+        calls = conversation_of(body.messages).within(10_000)[1].get("tool_calls", ())
+        assert [call["function"]["arguments"] for call in calls] == expected[1:]
 
 
 def text(content: str | None) -> str:
@@ -143,7 +144,7 @@ def test_responses_take_every_form_of_their_own_items(parts: list[Parts], is_cut
             if item["type"] == "function_call"
         ]
         body = parse(ResponsesRequest, {"input": [USER, *form, *answers, USER]}, LIMITS)
-        rendered = conversation_of_items(body).rendered(10_000)
+        rendered = conversation_of_items(body).within(10_000)
         assert expected is None or rendered == expected
         expected = rendered
 
