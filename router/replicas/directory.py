@@ -271,21 +271,31 @@ class ReplicaDirectory:
             for sign in signs:
                 sign.cancel()
 
-    async def _until_probe_fails(self, replica: Replica) -> None:
+    async def _until_probe_fails(self, replica: Replica, is_leaving: bool = False) -> None:
         """Probe the replica now and then, and at once when it becomes suspect."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._probing.interval_s):
                     await replica.is_suspect.wait()
             replica.is_suspect.clear()
-            if not await replica.is_healthy(self._probing.timeout_s):
+            if not await replica.is_healthy(self._probing.timeout_s, is_leaving):
                 return
 
     def _retire(self, replica: Replica, stack: AsyncExitStack) -> None:
-        """Close a replica's channel as soon as its last stream has ended."""
+        """Close a replica's channel as soon as its last stream has ended; cancel them if it falls silent."""
+
+        async def cancel_when_silent() -> None:
+            await self._until_probe_fails(replica, is_leaving=True)
+            logger.warning("%s answers no more", replica.name)
+            replica.cancel_streams()
 
         async def close_when_idle() -> None:
-            await replica.is_idle.wait()
+            probes = asyncio.create_task(cancel_when_silent())
+            try:
+                await replica.is_idle.wait()
+            finally:
+                probes.cancel()
+            await asyncio.wait((probes,))
             await stack.aclose()
 
         task = asyncio.create_task(close_when_idle())

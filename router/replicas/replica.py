@@ -215,10 +215,11 @@ class Replica:
         self.open_sequences = load.sequences
         self._others = max(0, load.sequences + load.queued - self.in_flight)
 
-    async def is_healthy(self, timeout_s: float = _HANDSHAKE_TIMEOUT_S) -> bool:
+    async def is_healthy(self, timeout_s: float = _HANDSHAKE_TIMEOUT_S, is_leaving: bool = False) -> bool:
         """Probe the replica; return False if it is gone, serves another model, or answers nothing at all.
 
-        A replica that misses a probe but answered a stream meanwhile is healthy.
+        A replica that misses a probe but answered a stream meanwhile is healthy. Of one that `is_leaving` any
+        answer will do, a refusal too: a process that ends takes no new calls and lets its sequences finish.
         """
         for _ in range(_MAX_FAILED_PROBES):
             num_reports = self._num_reports
@@ -228,10 +229,10 @@ class Replica:
                 if self._num_reports > num_reports:
                     return True
             except NotReady:
-                return False
+                return is_leaving
             else:
                 self.record_load(load)
-                return info == self.info
+                return is_leaving or info == self.info
         return False
 
 

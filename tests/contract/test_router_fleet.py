@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -137,6 +137,17 @@ async def test_a_draining_replica_finishes_what_it_has() -> None:
             await comes_true(lambda: not watched.names)
             assert replica.channel.get_state() is not grpc.ChannelConnectivity.SHUTDOWN
         await comes_true(lambda: replica.channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN)
+
+
+async def test_a_replica_that_leaves_may_refuse_a_probe() -> None:
+    target = FakeTarget(HashModel())
+    async with watching() as watched, AsyncExitStack() as open_sequence:
+        async with serving(target.host):
+            watched.publish(Endpoint(Role.TARGET, target.host.address, "t"))
+            await comes_true(lambda: watched.names == ["t"])
+            (replica,) = watched.fleet.targets.replicas
+            open_sequence.enter_context(replica.lease(lambda: None))
+        assert await replica.is_healthy(is_leaving=True) and not await replica.is_healthy()
 
 
 async def test_a_later_target_on_another_engine_is_left_out_until_the_others_are_gone() -> None:

@@ -3,13 +3,21 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx2
+import pytest
+
+from flyserve.core.endpoints import Endpoint
+from flyserve.core.messages import Role
 from flyserve.v1 import common_pb2
+from orchestration.control.registry import Registry, registry_service
 from router.config import RouterConfig
 from router.server import create_host
-from tests.contract.fakes import FakeDrafter, FakeService, FakeTarget, HashModel
+from services.common.host import Host
+from tests.contract.fakes import FakeDrafter, FakeService, FakeTarget, HashModel, held
 from tests.contract.router_rig import EXACT, PLAIN, Rig, ids
 from tests.support.proxy import Proxy, proxied
 from tests.support.serving import connected, serving
@@ -19,10 +27,14 @@ PATIENCE_S = 240
 
 @asynccontextmanager
 async def routed(
-    model: Path, targets: Sequence[str], drafters: Sequence[str] = (), probe_timeout_s: float = 0.3
+    model: Path,
+    targets: Sequence[str] = (),
+    drafters: Sequence[str] = (),
+    probe_timeout_s: float = 0.3,
+    **config: Any,
 ) -> AsyncIterator[Rig]:
     """Start a router of these addresses, with the default long timeouts of steps."""
-    config = RouterConfig(
+    made = RouterConfig(
         model=model,
         grpc_port=0,
         stream_interval_s=0.0,
@@ -30,9 +42,12 @@ async def routed(
         drafters=tuple(drafters),
         probe_interval_s=0.1,
         probe_timeout_s=probe_timeout_s,
+        **config,
     )
-    async with asyncio.timeout(PATIENCE_S), connected(await create_host(config)) as channel:
-        yield Rig(channel)
+    async with asyncio.timeout(PATIENCE_S):
+        host = await create_host(made)
+        async with connected(host) as channel:
+            yield Rig(channel, host.addresses)
 
 
 @asynccontextmanager
@@ -72,6 +87,43 @@ async def test_a_silent_target_is_replaced_in_the_middle_of_a_stream(model: Path
         await asyncio.gather(*(stepped(target, 12) for target in targets))
         proxies[0].swallow()
         responses = await asyncio.gather(*calls)
+    assert all(ids(response) == expected for response in responses)
+    assert sum(response.statistics.replays for response in responses) >= 1
+
+
+@pytest.mark.parametrize("drains", [True, False])
+async def test_a_silent_target_that_drains_or_left_the_registry_is_replaced(
+    model: Path, drains: bool
+) -> None:
+    targets, registry = [FakeTarget(HashModel()), FakeTarget(HashModel())], Registry()
+    config = {"http_port": 0, "balancing": "round_robin", "verify_timeout_s": 2 * PATIENCE_S}
+    async with (
+        behind_proxies(*targets) as proxies,
+        serving(Host(registry_service(registry))) as address,
+    ):
+        lost, kept = (Endpoint(Role.TARGET, proxy.address, proxy.address) for proxy in proxies)
+        registry.publish((lost, kept))
+        async with (
+            routed(model, registry=address, **config) as rig,
+            httpx2.AsyncClient(base_url=rig.addresses[1], timeout=PATIENCE_S) as http,
+        ):
+
+            async def has_targets(number: int) -> None:
+                line = f'flyserve_replicas{{role="target"}} {number}.0\n'
+                while line not in (await http.get("/metrics")).text:
+                    await asyncio.sleep(0.01)
+
+            await has_targets(2)
+            expected = ids(await rig.generate(PLAIN))
+            gate = held(targets[0], 3)
+            targets[0].num_steps = 0
+            calls = [asyncio.create_task(rig.generate(PLAIN)) for _ in range(4)]
+            await stepped(targets[0], 3)
+            registry.publish((replace(lost, draining=True), kept) if drains else (kept,))
+            await has_targets(1)
+            proxies[0].swallow()
+            gate.set()
+            responses = await asyncio.gather(*calls)
     assert all(ids(response) == expected for response in responses)
     assert sum(response.statistics.replays for response in responses) >= 1
 
