@@ -216,7 +216,7 @@ class ReplicaSession(ABC, Generic[S]):
     def _choose(self, accepts: Accepts) -> Replica | None:
         """Return an accepted replica, if possible with the kernels of the response so far."""
         alike = with_kernels(self._kernels, accepts)
-        return self._pool.pick(alike if self._pool.ready(alike) else accepts, self._key)
+        return self._pool.pick(alike if self._pool.ready(alike) else accepts, self._key, is_needed=True)
 
     @property
     def _needed_tokens(self) -> int:

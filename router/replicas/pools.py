@@ -48,9 +48,14 @@ class ReplicaPool:
         """Return the replicas that are not broken and are accepted."""
         return [r for r in self._replicas if not r.is_broken.is_set() and accepts(r)]
 
-    def pick(self, accepts: Accepts, key: RequestKey = ()) -> Replica | None:
-        """Return the replica of the next sequence, chosen by the policy; None if no replica is accepted."""
+    def pick(self, accepts: Accepts, key: RequestKey = (), is_needed: bool = False) -> Replica | None:
+        """Return the replica of the next sequence, chosen by the policy; None if no replica is accepted.
+
+        If one `is_needed` and no other has a place, a half-open replica gets more than one sequence.
+        """
         candidates = self._candidates(accepts)
+        if is_needed and not candidates:
+            candidates = [replica for replica in self.ready(accepts) if not replica.is_full]
         return self._policy.choose(candidates, key) if candidates else None
 
     def draw(self, accepts: Accepts) -> Replica | None:

@@ -70,6 +70,12 @@ class Rig:
             while not (await self.stub.Info(common_pb2.InfoRequest())).HasField("drafter"):
                 await asyncio.sleep(0.01)
 
+    async def misses_drafters(self) -> None:
+        """Return when the router has noticed that no drafter is left."""
+        async with asyncio.timeout(240):
+            while (await self.stub.Info(common_pb2.InfoRequest())).HasField("drafter"):
+                await asyncio.sleep(0.01)
+
     async def rejection(self, **fields: Any) -> grpc.aio.AioRpcError:
         """Return the error of a request with no other fields than these."""
         return await self.error_of(pb.GenerateRequest(**fields))

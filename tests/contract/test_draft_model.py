@@ -12,12 +12,12 @@ import pytest
 
 from flyserve.core.errors import Overloaded
 from flyserve.core.messages import Draft, Open
-from flyserve.v1 import common_pb2
 from flyserve.v1 import generation_pb2 as pb
 from tests.contract.fakes import EOS, FakeDrafter, FakeTarget, answers_at, closed, dies_at
 from tests.contract.http_rig import MODEL, error_of, events
 from tests.contract.router_rig import EXACT, PLAIN, PROMPT, Rig, ids, joined, make_request, running
 from tests.contract.scripted import SeededModel
+from tests.support.serving import serving as serving_host
 
 DRAFT = pb.MODE_DRAFT
 OTHER = SeededModel(agreement=0.5, ends_at=200)
@@ -138,6 +138,25 @@ async def test_a_full_tier_refuses_at_once_and_normal_requests_go_on(model: Path
     assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "1 of 1 places for responses of the drafters' own model are in use" in (error.details() or "")
     assert ids(exact) == ids(plain)
+
+
+async def test_after_a_restart_responses_need_not_wait_for_the_first_one(model: Path) -> None:
+    one, both_are_here = drafter(), asyncio.Event()
+
+    async def script(number: int) -> None:
+        if number == 1:
+            await both_are_here.wait()
+        both_are_here.set()
+
+    async with serving(model, one, replica_wait_s=240.0) as rig:
+        await one.host.drain(0.0)
+        await rig.misses_drafters()
+        again = drafter(address=one.host.address)
+        again.script = script
+        async with serving_host(again.host):
+            await rig.meets_a_drafter()
+            responses = await asyncio.gather(*(rig.generate(DRAFT, 5) for _ in range(2)))
+    assert [len(response.tokens) for response in responses] == [5, 5]
 
 
 async def test_more_choices_than_places_decode_one_after_the_other(model: Path) -> None:
@@ -308,8 +327,7 @@ async def test_the_wait_for_a_drafter_is_bounded(model: Path) -> None:
     ):
         await rig.generate(DRAFT, 5)
         await one.host.drain(0.0)
-        while (await rig.stub.Info(common_pb2.InfoRequest())).HasField("drafter"):
-            await asyncio.sleep(0.01)
+        await rig.misses_drafters()
         calls = [asyncio.create_task(rig.generate(DRAFT, 5)) for _ in range(2)]
         while "flyserve_requests_queued 2.0\n" not in (await client.get("/metrics")).text:
             await asyncio.sleep(0.01)

@@ -75,6 +75,15 @@ def test_only_a_required_tier_falls_back_to_a_half_open_replica(is_required: boo
     assert alone.pick(any_replica) is half_open
 
 
+def test_a_half_open_replica_that_is_needed_gets_more_sequences_while_it_has_places() -> None:
+    half_open = replica("a", failed(), places=2)
+    drafters = pool(half_open, is_required=False)
+    with half_open.lease(nothing):
+        assert drafters.pick(any_replica, is_needed=True) is half_open
+        with half_open.lease(nothing):
+            assert drafters.pick(any_replica, is_needed=True) is None, "it is full"
+
+
 def test_answers_on_old_streams_do_not_close_the_breaker() -> None:
     breaker = failed()
     half_open = replica("a", breaker)
