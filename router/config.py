@@ -194,10 +194,10 @@ class RouterSection(Config):
     the latest of the client with the most of them is rejected."""
 
     verify_timeout_s: float = Field(120.0, gt=0)
-    """Time limit of one step of a target, without the time that the sequence waits for its place, or of a
-    drafter that decodes by itself. It begins again with each forward of a long prompt. After it the request
-    continues at another replica; the slow one counts as lost if its health probe fails, or if it has answered
-    no other step in that time."""
+    """Time limit of one step of a target, or of a drafter that decodes by itself, without the time that the
+    sequence waits for a place or for memory. It begins again with each forward of a long prompt. After it the
+    request continues at another replica; the slow one counts as lost if its health probe fails, or if it has
+    answered no other step in that time."""
 
     draft_timeout_s: float = Field(30.0, gt=0)
     """Time limit of one draft, after which another drafter is asked. The slow one counts as lost if its

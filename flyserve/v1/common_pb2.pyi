@@ -418,8 +418,9 @@ Global___Grammar: _TypeAlias = Grammar  # noqa: Y015
 
 @_typing.final
 class Queued(_message.Message):
-    """The sequence waits for a place or for memory: after its open, or before a step if it was preempted. Opened follows. Only a
-    target sends it; a drafter that is full rejects it (RESOURCE_EXHAUSTED). A client measures the time of a step without this wait.
+    """The sequence waits for a place or for memory: after its open, or before a step if it was preempted. Opened follows. A drafter
+    sends it only for a sequence without a target that was preempted; a full one rejects the open (RESOURCE_EXHAUSTED). A client
+    measures the time of a step without this wait.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -738,7 +739,7 @@ class ModelInfo(_message.Message):
     vocab_size: _builtins.int
     """Exclusive upper limit of token ids."""
     context_length: _builtins.int
-    """Longest sequence in tokens; 0 is unlimited."""
+    """Longest sequence in tokens; 0 is unlimited, or, for a drafter that maps its vocabulary, counted in its own tokens."""
     dtype: _builtins.str
     """Compute type: float32 or bfloat16."""
     shards: _builtins.int

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from flyserve.v1 import common_pb2 as flyserve_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x66lyserve/v1/drafter.proto\x12\x0b\x66lyserve.v1\x1a\x18\x66lyserve/v1/common.proto\"<\n\rDraftRequests\x12+\n\x08requests\x18\x01 \x03(\x0b\x32\x19.flyserve.v1.DraftRequest\"?\n\x0e\x44raftResponses\x12-\n\tresponses\x18\x01 \x03(\x0b\x32\x1a.flyserve.v1.DraftResponse\"\xbd\x01\n\x0c\x44raftRequest\x12\x10\n\x08sequence\x18\x04 \x01(\x04\x12\x1f\n\x04open\x18\x01 \x01(\x0b\x32\x11.flyserve.v1.Open\x12&\n\x04step\x18\x02 \x01(\x0b\x32\x16.flyserve.v1.DraftStepH\x00\x12#\n\x05\x63lose\x18\x03 \x01(\x0b\x32\x12.flyserve.v1.CloseH\x00\x12%\n\x06\x63\x61ncel\x18\x05 \x01(\x0b\x32\x13.flyserve.v1.CancelH\x00\x42\x06\n\x04kind\"\x88\x01\n\tDraftStep\x12+\n\x06update\x18\x01 \x01(\x0b\x32\x1b.flyserve.v1.SequenceUpdate\x12\x12\n\nmax_tokens\x18\x02 \x01(\r\x12\x13\n\x0b\x65nd_at_stop\x18\x03 \x01(\x08\x12\x16\n\x0esnippet_tokens\x18\x04 \x01(\rJ\x04\x08\x05\x10\x06R\x07span_id\"\xa2\x01\n\rDraftResponse\x12\x10\n\x08sequence\x18\x04 \x01(\x04\x12#\n\x05\x64raft\x18\x01 \x01(\x0b\x32\x12.flyserve.v1.DraftH\x00\x12#\n\x05stale\x18\x02 \x01(\x0b\x32\x12.flyserve.v1.StaleH\x00\x12\x1f\n\x03\x65nd\x18\x05 \x01(\x0b\x32\x10.flyserve.v1.EndH\x00\x42\x06\n\x04kindJ\x04\x08\x03\x10\x04R\x06opened\"\x82\x03\n\x05\x44raft\x12\x0f\n\x07step_id\x18\x01 \x01(\x04\x12\x0e\n\x06tokens\x18\x02 \x03(\r\x12\x10\n\x08\x66orwards\x18\x03 \x01(\r\x12\x1a\n\x12sub_drafter_tokens\x18\x04 \x01(\r\x12%\n\x05times\x18\x07 \x01(\x0b\x32\x16.flyserve.v1.StepTimes\x12\x1f\n\x04load\x18\x08 \x01(\x0b\x32\x11.flyserve.v1.Load\x12\x36\n\rdistributions\x18\t \x03(\x0b\x32\x1f.flyserve.v1.SparseDistribution\x12.\n\tproposals\x18\n \x01(\x0b\x32\x1b.flyserve.v1.ProposalCounts\x12\x15\n\rdrafted_ahead\x18\x0b \x01(\r\x12\x15\n\rdropped_ahead\x18\x0c \x01(\r\x12&\n\x08snippets\x18\r \x03(\x0b\x32\x14.flyserve.v1.SnippetJ\x04\x08\x05\x10\x06J\x04\x08\x06\x10\x07R\x0cmatch_lengthR\nconfidence\"\x19\n\x07Snippet\x12\x0e\n\x06tokens\x18\x01 \x03(\r\"X\n\x0eProposalCounts\x12\x11\n\trequested\x18\x01 \x01(\r\x12\x0c\n\x04late\x18\x02 \x01(\r\x12\x0f\n\x07invalid\x18\x03 \x01(\rJ\x04\x08\x04\x10\x05R\x0elow_confidence2\x93\x01\n\x07\x44rafter\x12;\n\x04Info\x12\x18.flyserve.v1.InfoRequest\x1a\x19.flyserve.v1.InfoResponse\x12K\n\x0c\x44raftBatches\x12\x1a.flyserve.v1.DraftRequests\x1a\x1b.flyserve.v1.DraftResponses(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x66lyserve/v1/drafter.proto\x12\x0b\x66lyserve.v1\x1a\x18\x66lyserve/v1/common.proto\"<\n\rDraftRequests\x12+\n\x08requests\x18\x01 \x03(\x0b\x32\x19.flyserve.v1.DraftRequest\"?\n\x0e\x44raftResponses\x12-\n\tresponses\x18\x01 \x03(\x0b\x32\x1a.flyserve.v1.DraftResponse\"\xbd\x01\n\x0c\x44raftRequest\x12\x10\n\x08sequence\x18\x04 \x01(\x04\x12\x1f\n\x04open\x18\x01 \x01(\x0b\x32\x11.flyserve.v1.Open\x12&\n\x04step\x18\x02 \x01(\x0b\x32\x16.flyserve.v1.DraftStepH\x00\x12#\n\x05\x63lose\x18\x03 \x01(\x0b\x32\x12.flyserve.v1.CloseH\x00\x12%\n\x06\x63\x61ncel\x18\x05 \x01(\x0b\x32\x13.flyserve.v1.CancelH\x00\x42\x06\n\x04kind\"\x88\x01\n\tDraftStep\x12+\n\x06update\x18\x01 \x01(\x0b\x32\x1b.flyserve.v1.SequenceUpdate\x12\x12\n\nmax_tokens\x18\x02 \x01(\r\x12\x13\n\x0b\x65nd_at_stop\x18\x03 \x01(\x08\x12\x16\n\x0esnippet_tokens\x18\x04 \x01(\rJ\x04\x08\x05\x10\x06R\x07span_id\"\xe8\x01\n\rDraftResponse\x12\x10\n\x08sequence\x18\x04 \x01(\x04\x12#\n\x05\x64raft\x18\x01 \x01(\x0b\x32\x12.flyserve.v1.DraftH\x00\x12#\n\x05stale\x18\x02 \x01(\x0b\x32\x12.flyserve.v1.StaleH\x00\x12\x1f\n\x03\x65nd\x18\x05 \x01(\x0b\x32\x10.flyserve.v1.EndH\x00\x12%\n\x06queued\x18\x06 \x01(\x0b\x32\x13.flyserve.v1.QueuedH\x00\x12%\n\x06opened\x18\x07 \x01(\x0b\x32\x13.flyserve.v1.OpenedH\x00\x42\x06\n\x04kindJ\x04\x08\x03\x10\x04\"\x82\x03\n\x05\x44raft\x12\x0f\n\x07step_id\x18\x01 \x01(\x04\x12\x0e\n\x06tokens\x18\x02 \x03(\r\x12\x10\n\x08\x66orwards\x18\x03 \x01(\r\x12\x1a\n\x12sub_drafter_tokens\x18\x04 \x01(\r\x12%\n\x05times\x18\x07 \x01(\x0b\x32\x16.flyserve.v1.StepTimes\x12\x1f\n\x04load\x18\x08 \x01(\x0b\x32\x11.flyserve.v1.Load\x12\x36\n\rdistributions\x18\t \x03(\x0b\x32\x1f.flyserve.v1.SparseDistribution\x12.\n\tproposals\x18\n \x01(\x0b\x32\x1b.flyserve.v1.ProposalCounts\x12\x15\n\rdrafted_ahead\x18\x0b \x01(\r\x12\x15\n\rdropped_ahead\x18\x0c \x01(\r\x12&\n\x08snippets\x18\r \x03(\x0b\x32\x14.flyserve.v1.SnippetJ\x04\x08\x05\x10\x06J\x04\x08\x06\x10\x07R\x0cmatch_lengthR\nconfidence\"\x19\n\x07Snippet\x12\x0e\n\x06tokens\x18\x01 \x03(\r\"X\n\x0eProposalCounts\x12\x11\n\trequested\x18\x01 \x01(\r\x12\x0c\n\x04late\x18\x02 \x01(\r\x12\x0f\n\x07invalid\x18\x03 \x01(\rJ\x04\x08\x04\x10\x05R\x0elow_confidence2\x93\x01\n\x07\x44rafter\x12;\n\x04Info\x12\x18.flyserve.v1.InfoRequest\x1a\x19.flyserve.v1.InfoResponse\x12K\n\x0c\x44raftBatches\x12\x1a.flyserve.v1.DraftRequests\x1a\x1b.flyserve.v1.DraftResponses(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,13 +41,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DRAFTSTEP']._serialized_start=388
   _globals['_DRAFTSTEP']._serialized_end=524
   _globals['_DRAFTRESPONSE']._serialized_start=527
-  _globals['_DRAFTRESPONSE']._serialized_end=689
-  _globals['_DRAFT']._serialized_start=692
-  _globals['_DRAFT']._serialized_end=1078
-  _globals['_SNIPPET']._serialized_start=1080
-  _globals['_SNIPPET']._serialized_end=1105
-  _globals['_PROPOSALCOUNTS']._serialized_start=1107
-  _globals['_PROPOSALCOUNTS']._serialized_end=1195
-  _globals['_DRAFTER']._serialized_start=1198
-  _globals['_DRAFTER']._serialized_end=1345
+  _globals['_DRAFTRESPONSE']._serialized_end=759
+  _globals['_DRAFT']._serialized_start=762
+  _globals['_DRAFT']._serialized_end=1148
+  _globals['_SNIPPET']._serialized_start=1150
+  _globals['_SNIPPET']._serialized_end=1175
+  _globals['_PROPOSALCOUNTS']._serialized_start=1177
+  _globals['_PROPOSALCOUNTS']._serialized_end=1265
+  _globals['_DRAFTER']._serialized_start=1268
+  _globals['_DRAFTER']._serialized_end=1415
 # @@protoc_insertion_point(module_scope)

@@ -161,6 +161,8 @@ class DraftResponse(_message.Message):
     DRAFT_FIELD_NUMBER: _builtins.int
     STALE_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
+    QUEUED_FIELD_NUMBER: _builtins.int
+    OPENED_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """Number of the sequence."""
     @_builtins.property
@@ -175,6 +177,14 @@ class DraftResponse(_message.Message):
     def end(self) -> _common_pb2.End:
         """The sequence has ended: after its close, or by an error."""
 
+    @_builtins.property
+    def queued(self) -> _common_pb2.Queued:
+        """A sequence without a target was preempted and waits for memory; the response to the step follows later."""
+
+    @_builtins.property
+    def opened(self) -> _common_pb2.Opened:
+        """A sequence without a target has memory again, or a part of its long prompt has been computed."""
+
     def __init__(
         self,
         *,
@@ -182,12 +192,14 @@ class DraftResponse(_message.Message):
         draft: Global___Draft | None = ...,
         stale: _common_pb2.Stale | None = ...,
         end: _common_pb2.End | None = ...,
+        queued: _common_pb2.Queued | None = ...,
+        opened: _common_pb2.Opened | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft", "end", b"end", "kind", b"kind", "stale", b"stale"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft", "end", b"end", "kind", b"kind", "opened", b"opened", "queued", b"queued", "stale", b"stale"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft", "end", b"end", "kind", b"kind", "sequence", b"sequence", "stale", b"stale"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft", "end", b"end", "kind", b"kind", "opened", b"opened", "queued", b"queued", "sequence", b"sequence", "stale", b"stale"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["draft", "stale", "end"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["draft", "stale", "end", "queued", "opened"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 

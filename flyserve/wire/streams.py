@@ -113,15 +113,10 @@ def _verify_step_from_wire(wire: target_pb2.VerifyStep) -> VerifyStep:
 
 def verify_response_to_wire(message: Verification | Stale | Queued | Opened) -> target_pb2.VerifyResponse:
     wire = target_pb2.VerifyResponse()
-    match message:
-        case Verification():
-            _write_verification(message, wire.verification)
-        case Stale():
-            write_stale(message, wire.stale)
-        case Queued():
-            wire.queued.SetInParent()
-        case Opened():
-            wire.opened.SetInParent()
+    if isinstance(message, Verification):
+        _write_verification(message, wire.verification)
+    else:
+        _write_notice(message, wire)
     return wire
 
 
@@ -137,13 +132,8 @@ def _write_verification(message: Verification, wire: target_pb2.Verification) ->
 
 
 def verify_response_from_wire(wire: target_pb2.VerifyResponse) -> Verification | Stale | Queued | Opened:
-    match wire.WhichOneof("kind"):
-        case "stale":
-            return stale_from_wire(wire.stale)
-        case "queued":
-            return Queued()
-        case "opened":
-            return Opened()
+    if (notice := _notice_from_wire(wire)) is not None:
+        return notice
     verification = wire.verification
     return Verification(
         step_id=verification.step_id,
@@ -184,12 +174,12 @@ def _draft_step_from_wire(wire: drafter_pb2.DraftStep) -> DraftStep:
     )
 
 
-def draft_response_to_wire(message: Draft | Stale) -> drafter_pb2.DraftResponse:
+def draft_response_to_wire(message: Draft | Stale | Queued | Opened) -> drafter_pb2.DraftResponse:
     wire = drafter_pb2.DraftResponse()
     if isinstance(message, Draft):
         _write_draft(message, wire.draft)
     else:
-        write_stale(message, wire.stale)
+        _write_notice(message, wire)
     return wire
 
 
@@ -208,9 +198,9 @@ def _write_draft(message: Draft, wire: drafter_pb2.Draft) -> None:
         wire.snippets.add(tokens=snippet)
 
 
-def draft_response_from_wire(wire: drafter_pb2.DraftResponse) -> Draft | Stale:
-    if wire.HasField("stale"):
-        return stale_from_wire(wire.stale)
+def draft_response_from_wire(wire: drafter_pb2.DraftResponse) -> Draft | Stale | Queued | Opened:
+    if (notice := _notice_from_wire(wire)) is not None:
+        return notice
     draft = wire.draft
     return Draft(
         step_id=draft.step_id,
@@ -225,6 +215,33 @@ def draft_response_from_wire(wire: drafter_pb2.DraftResponse) -> Draft | Stale:
         times=times_from_wire(draft.times),
         load=load_from_wire(draft.load),
     )
+
+
+def _write_notice(
+    message: Stale | Queued | Opened, wire: target_pb2.VerifyResponse | drafter_pb2.DraftResponse
+) -> None:
+    """Write a message that is no result of a step."""
+    match message:
+        case Stale():
+            write_stale(message, wire.stale)
+        case Queued():
+            wire.queued.SetInParent()
+        case Opened():
+            wire.opened.SetInParent()
+
+
+def _notice_from_wire(
+    wire: target_pb2.VerifyResponse | drafter_pb2.DraftResponse,
+) -> Stale | Queued | Opened | None:
+    """Return a message that is no result of a step; None if it is one."""
+    match wire.WhichOneof("kind"):
+        case "stale":
+            return stale_from_wire(wire.stale)
+        case "queued":
+            return Queued()
+        case "opened":
+            return Opened()
+    return None
 
 
 def _write_other(message: Open | Close, wire: target_pb2.VerifyRequest | drafter_pb2.DraftRequest) -> None:

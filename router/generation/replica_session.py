@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from flyserve.core.errors import FlyServeError, InternalError, NotReady, Overloaded
-from flyserve.core.messages import Draft, Open, Verification
+from flyserve.core.messages import Draft, Open, Opened, Queued, Verification
 from flyserve.core.sequence import TokenSequence
 from router.config import RouterConfig
 from router.generation.reactions import Reaction, reaction_to
@@ -35,6 +35,9 @@ class ReplicaSession(ABC, Generic[S]):
     """Run steps at one replica; after its failure replay the sequence at another one with the same weights.
 
     Among these replicas, one with the kernels that have computed the response so far is preferred.
+
+    The time that the sequence waits for its place does not count for the time limit of a step, which begins
+    again with each forward of a long prompt.
 
     Attributes:
         tier: Name of the tier, for messages.
@@ -152,6 +155,17 @@ class ReplicaSession(ABC, Generic[S]):
         self._started_s = asyncio.get_running_loop().time()
         self._answers_before = self.replica.num_answers
 
+    def _place_changed(self, message: Queued | Opened) -> None:
+        """Stop the clock of a step while its sequence waits for a place; start it with each part of a prompt.
+
+        Neither a full replica is broken, nor one whose prompt takes many forwards.
+        """
+        if isinstance(message, Queued):
+            self._step_timeout.pause()
+        else:
+            self._step_timeout.restart()
+            self._start_clock()
+
     async def _recover(self, error: FlyServeError) -> None:
         """Leave the replica and open another one, or raise the error; see `Reaction`.
 
@@ -236,4 +250,6 @@ class ReplicaSession(ABC, Generic[S]):
 
     async def _open(self, replica: Replica) -> None:
         self._has_answered = False
-        self._connection = await self.connections.open(replica, self._make_stream(replica))
+        stream = self._make_stream(replica)
+        stream.on_place = self._place_changed
+        self._connection = await self.connections.open(replica, stream)

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar
 
 from flyserve.core.errors import FlyServeError, InvalidAnswer, Overloaded
-from flyserve.core.messages import Open, Opened, Queued, Verification
+from flyserve.core.messages import Open, Verification
 from flyserve.core.sequence import TokenSequence
 from flyserve.core.types import SparseDistribution
 from router.generation.context import RouterContext
@@ -32,8 +32,6 @@ class TargetSession(ReplicaSession[TargetStream]):
     ) -> None:
         """Open nothing yet; `make_open` makes the first message of every stream.
 
-        The time that the sequence waits for its place does not count for the time limit of a step, which
-        begins again with each forward of a long prompt.
         `measures_pace` is False if the steps are much longer than those of rounds.
         """
         super().__init__(context.replicas.targets, context.config, request, make_open)
@@ -98,17 +96,6 @@ class TargetSession(ReplicaSession[TargetStream]):
             is_usual = self._has_answered and not answer.times.prefill_tokens
             self.replica.pace.record(spent_s / num_forwards, is_usual)
 
-    def _place_changed(self, message: Queued | Opened) -> None:
-        """Stop the clock of a step while its sequence waits for a place; start it with each part of a prompt.
-
-        Neither a full replica is broken, nor one whose prompt takes many forwards.
-        """
-        if isinstance(message, Queued):
-            self._step_timeout.pause()
-        else:
-            self._step_timeout.restart()
-            self._start_clock()
-
     async def _with_place(self, full: Replica, error: FlyServeError) -> Replica:
         """Return a replica that may have a place; wait in the router's queue if no other replica is left.
 
@@ -152,6 +139,4 @@ class TargetSession(ReplicaSession[TargetStream]):
     def _make_stream(self, replica: Replica) -> TargetStream:
         opening = self._make_open()
         self._num_logprobs, self._needs_entropies = opening.num_logprobs, not opening.without_entropies
-        stream = TargetStream(replica.channel, opening)
-        stream.on_place = self._place_changed
-        return stream
+        return TargetStream(replica.channel, opening)

@@ -38,6 +38,8 @@ class BuiltinDrafter:
                     sub_drafter=sub_drafter,
                     limits=self._limits,
                     ahead=self._ahead,
+                    # While a draft is late, its router decodes without it.
+                    report=report if opening.standalone else None,
                 )
                 try:
                     yield session

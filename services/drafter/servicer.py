@@ -7,7 +7,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Gauge
 
 from flyserve.core.clock import SystemClock
-from flyserve.core.messages import Draft, DraftStep, Load, Role
+from flyserve.core.messages import Draft, DraftStep, Load, Opened, Queued, Role
 from flyserve.v1 import common_pb2, drafter_pb2_grpc
 from flyserve.wire.batches import DRAFT
 from flyserve.wire.streams import draft_request_from_wire, draft_response_to_wire, info_to_wire
@@ -109,8 +109,13 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
 
     async def _serve(self, requests: AsyncIterator[Any], send: Send) -> None:
         """Serve one sequence."""
+
+        async def report(notice: Queued | Opened) -> None:
+            await send(draft_response_to_wire(notice))
+
+        open_session = partial(self._engine.open, report=report)
         await self._telemetry.serve(
-            requests, send, draft_request_from_wire, self._engine.open, draft_response_to_wire
+            requests, send, draft_request_from_wire, open_session, draft_response_to_wire
         )
 
     async def close(self) -> None:

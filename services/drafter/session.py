@@ -9,6 +9,7 @@ from flyserve.core.sequence import SequenceUpdate, StaleState
 from services.drafter.ahead import DraftAhead, DraftingLimits
 from services.drafter.drafting import Drafting, DraftResult, SubDrafterSession
 from services.engine.engine import Engine
+from services.engine.future import WaitReport
 from services.engine.sequence import EngineSequence
 
 
@@ -33,14 +34,19 @@ class DraftSession:
         sub_drafter: SubDrafterSession,
         limits: DraftingLimits,
         ahead: Comparison | None = None,
+        report: WaitReport | None = None,
     ) -> None:
-        """Create a session; `ahead` is the replica's choice, if it drafts ahead only while that pays."""
+        """Create a session; `ahead` is the replica's choice, if it drafts ahead only while that pays.
+
+        `report` is called when a step has to wait for memory, and with each forward of a long prompt.
+        """
         self._engine = engine
         self._sequence = sequence
         self._sub_drafter = sub_drafter
         self._proposer = sub_drafter.proposer
         self._limits = limits
         self._ahead = DraftAhead(engine, sequence, limits, ahead)
+        self._report = report
 
     async def step(self, step: DraftStep) -> Draft:
         """Apply the update and draft after it."""
@@ -104,7 +110,7 @@ class DraftSession:
         """Draft to the end."""
         if drafting.num_remaining <= 0:
             return StepTimes()
-        _, times = await self._engine.run_timed(drafting.job(), self._sequence.opening.priority)
+        _, times = await self._engine.run_timed(drafting.job(), self._sequence.opening.priority, self._report)
         return times
 
     def _start_ahead(self, result: DraftResult, drafting: Drafting) -> None:

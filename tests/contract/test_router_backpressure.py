@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ from flyserve.core.errors import Overloaded
 from flyserve.core.messages import Open, Opened, Verification, VerifyStep
 from flyserve.core.sequence import ReplicatedSequence
 from flyserve.v1 import generation_pb2 as pb
-from flyserve.wire.streams import verify_response_to_wire
+from flyserve.wire.streams import draft_response_to_wire, verify_response_to_wire
+from router.generation.replica_session import ReplicaSession
 from router.generation.step_timeout import StepTimeout
-from router.generation.target_session import TargetSession
 from services.common.shared_stream.server import Send
-from tests.contract.fakes import FakeTarget, HashModel, held
+from tests.contract.fakes import FakeDrafter, FakeTarget, HashModel, held
 from tests.contract.router_rig import PLAIN, Rig, assert_kept, ids, make_request, running
 from tests.support.clock import pass_time
 
@@ -115,33 +116,43 @@ class PrefillingTarget(FakeTarget):
     """A target that reports the forwards of its prompt when the test says so."""
 
     async def serve(self, requests: AsyncIterator[Any], send: Send) -> None:
-        self.send = send
+        self.report = partial(send, verify_response_to_wire(Opened()))
         await super().serve(requests, send)
 
 
+class PrefillingDrafter(FakeDrafter):
+    """A drafter that does so."""
+
+    async def serve(self, requests: AsyncIterator[Any], send: Send) -> None:
+        self.report = partial(send, draft_response_to_wire(Opened()))
+        await super().serve(requests, send)
+
+
+@pytest.mark.parametrize("mode", [PLAIN, pb.MODE_DRAFT])
 @pytest.mark.parametrize("reports", [True, False])
 async def test_a_prompt_of_many_forwards_is_not_a_fault(
-    model: Path, monkeypatch: pytest.MonkeyPatch, reports: bool
+    model: Path, monkeypatch: pytest.MonkeyPatch, mode: int, reports: bool
 ) -> None:
-    target, heard = PrefillingTarget(HashModel()), asyncio.Semaphore(0)
-    gate, changed = held(target), TargetSession._place_changed
+    target, drafter = PrefillingTarget(HashModel()), PrefillingDrafter(HashModel(), standalone_sequences=4)
+    asked: PrefillingTarget | PrefillingDrafter = target if mode == PLAIN else drafter
+    gate, heard, changed = held(asked), asyncio.Semaphore(0), ReplicaSession._place_changed
 
-    def record(session: TargetSession, message: Any) -> None:
+    def record(session: ReplicaSession[Any], message: Any) -> None:
         changed(session, message)
         heard.release()
 
-    monkeypatch.setattr(TargetSession, "_place_changed", record)
-    async with running(model, [target], verify_timeout_s=STEP_S) as rig, asyncio.timeout(LIMIT_S):
-        call = asyncio.create_task(rig.generate(PLAIN))
-        await target.stepped.wait()
-        target.stepped.clear()
+    monkeypatch.setattr(ReplicaSession, "_place_changed", record)
+    async with running(model, [target], [drafter], verify_timeout_s=STEP_S) as rig, asyncio.timeout(LIMIT_S):
+        call = asyncio.create_task(rig.generate(mode))
+        await asked.stepped.wait()
+        asked.stepped.clear()
         for _ in range(4):
             if reports:
-                await target.send(verify_response_to_wire(Opened()))
+                await asked.report()
                 await heard.acquire()
             pass_time(STEP_S * 0.7)
         if not reports:
-            await target.stepped.wait()
+            await asked.stepped.wait()
         gate.set()
         assert (await call).statistics.replays == (0 if reports else 1)
 

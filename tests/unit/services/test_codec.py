@@ -12,7 +12,9 @@ from flyserve.core.messages import (
     Extend,
     Load,
     Open,
+    Opened,
     ProposalCounts,
+    Queued,
     Stale,
     StaleReason,
     StepTimes,
@@ -55,6 +57,7 @@ UPDATES = st.builds(SequenceUpdate, WORD, SHORT, tuples(SHORT), SHORT, WORD)
 TIMES = st.builds(StepTimes, WORD, WORD, SHORT, SHORT, SHORT, SHORT)
 LOADS = st.builds(Load, SHORT, SHORT, *[WORD] * 6)
 STALE = st.builds(Stale, WORD, st.sampled_from(StaleReason))
+NOTICES = STALE | st.just(Queued()) | st.just(Opened())
 OPENING = [st.text(max_size=9), SHORT, SAMPLING, st.integers(-(2**31), 2**31 - 1), WORD, st.text(max_size=9)]
 GUESSES = st.builds(ProposalCounts, SHORT, SHORT, SHORT)
 CLOSING = st.builds(Close, st.none() | UPDATES)
@@ -70,7 +73,7 @@ TO_TARGET = (
     | st.builds(VerifyStep, UPDATES, SHORT, DISTRIBUTIONS)
     | st.builds(Extend, UPDATES, SHORT, st.booleans())
 )
-FROM_TARGET = STALE | st.builds(
+FROM_TARGET = NOTICES | st.builds(
     Verification,
     *[
         WORD,
@@ -86,7 +89,7 @@ FROM_TARGET = STALE | st.builds(
 TO_DRAFTER = st.builds(
     Open, *OPENING, without_sub_drafter=st.booleans(), without_copies=st.booleans()
 ) | st.builds(DraftStep, UPDATES, SHORT, st.booleans(), SHORT)
-FROM_DRAFTER = STALE | st.builds(
+FROM_DRAFTER = NOTICES | st.builds(
     Draft,
     WORD,
     tuples(SHORT),
@@ -109,7 +112,7 @@ def test_requests_to_a_target(message: Open | VerifyStep | Extend | Close) -> No
 
 
 @given(FROM_TARGET)
-def test_answers_of_a_target(message: Verification | Stale) -> None:
+def test_answers_of_a_target(message: Verification | Stale | Queued | Opened) -> None:
     wire = verify_response_to_wire(message).SerializeToString()
     assert verify_response_from_wire(target_pb2.VerifyResponse.FromString(wire)) == message
 
@@ -121,7 +124,7 @@ def test_requests_to_a_drafter(message: Open | DraftStep | Close) -> None:
 
 
 @given(FROM_DRAFTER)
-def test_answers_of_a_drafter(message: Draft | Stale) -> None:
+def test_answers_of_a_drafter(message: Draft | Stale | Queued | Opened) -> None:
     wire = draft_response_to_wire(message).SerializeToString()
     assert draft_response_from_wire(drafter_pb2.DraftResponse.FromString(wire)) == message
 

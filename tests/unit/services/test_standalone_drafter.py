@@ -9,7 +9,7 @@ import pytest
 from flyserve.core.clock import SystemClock
 from flyserve.core.errors import InvalidRequest, Overloaded
 from flyserve.core.limits import MOST_PRIORITY
-from flyserve.core.messages import DraftStep, Open, Role
+from flyserve.core.messages import DraftStep, Open, Opened, Queued, Role
 from flyserve.core.sequence import SequenceUpdate
 from services.common.config import parse
 from services.drafter.ahead import DraftingLimits
@@ -80,6 +80,20 @@ async def test_its_steps_are_cut_and_its_priority_is_the_lowest(engine: ClockEng
         draft = await session.step(DraftStep(SequenceUpdate(1, 0, PROMPT, len(PROMPT), 0), 64))
     assert len(draft.tokens) == MOST_DRAFT and opened[0].priority == -MOST_PRIORITY
     assert draft.times.prefill_tokens == len(PROMPT) - 1
+
+
+async def test_it_reports_the_forwards_of_its_long_prompt_and_a_draft_does_not(engine: ClockEngine) -> None:
+    reported = set[Queued | Opened]()
+
+    async def report(notice: Queued | Opened) -> None:
+        reported.add(notice)
+
+    prompt = PROMPT * 200
+    for opening, expected in ((ALONE, {Opened()}), (replace(DRAFTS, cache_salt="other"), set())):
+        reported.clear()
+        async with drafter(engine).open(replace(opening, prompt_length=len(prompt)), report) as session:
+            await session.step(DraftStep(SequenceUpdate(1, 0, prompt, len(prompt), 0), 4))
+        assert reported == expected
 
 
 async def test_none_is_served_where_none_is_allowed(engine: ClockEngine) -> None:
