@@ -31,7 +31,8 @@ class SuffixDraftSection(SuffixSection):
 
     lookup_index_tokens: int = Field(IndexBudget().max_tokens, ge=0)
     """Tokens of long sequences that the look-up indexes of one replica hold, over all sequences, at about 50
-    bytes each. Beyond them it looks up the latest tokens of a sequence only."""
+    bytes each. Beyond them it looks up the latest tokens of a sequence only, and drafts nothing for responses
+    with `reproducible_drafts`."""
 
 
 class SuffixConfig(SuffixDraftSection, ServeSection):

@@ -24,6 +24,10 @@ class SuffixLookup:
         """Set the sequence to `ids`; its first `unchanged` tokens are as before."""
         self._proposer.update(ids, unchanged)
 
+    def index(self) -> bool:
+        """Index the next part of a long sequence, a few milliseconds; return False if none was left."""
+        return self._proposer.index()
+
     def propose(self, max_tokens: int) -> tuple[int, ...]:
         """Return a draft of at most `max_tokens` tokens after the sequence; empty if none is likely."""
         return self._proposer.propose(max_tokens)
@@ -70,4 +74,5 @@ class SuffixEngine:
 
     def open(self, opening: Open) -> SuffixLookup:
         """Return a new, empty sequence."""
-        return SuffixLookup(self._cache, opening.cache_salt, self._budget.share(), not opening.without_copies)
+        share = self._budget.share(is_required=opening.without_copies)
+        return SuffixLookup(self._cache, opening.cache_salt, share, not opening.without_copies)

@@ -1,5 +1,6 @@
 """The session of one sequence at a look-up engine: apply updates, return proposals, cache the response."""
 
+import asyncio
 import contextlib
 
 from flyserve.core.errors import InvalidRequest
@@ -26,10 +27,15 @@ class LookupSession:
         self._num_indexed = 0
 
     async def step(self, step: DraftStep) -> Draft:
-        """Apply the update; return a draft, and snippets, if they are requested."""
+        """Apply the update; return a draft, and snippets, if they are requested.
+
+        Raises:
+            StaleState, InvalidRequest: As `ReplicatedSequence.apply`.
+            InvalidRequest: A sequence without copies has no room in the indexes.
+        """
         sequence, sampling = self._sequence, self._opening.sampling
         self._num_indexed = min(self._num_indexed, sequence.apply(step.update))
-        ids, tokens = sequence.tokens.ids, self._propose(step.max_tokens) if step.max_tokens else ()
+        ids, tokens = sequence.tokens.ids, await self._propose(step.max_tokens) if step.max_tokens else ()
         snippets = self._lookup.snippets(ids, step.snippet_tokens) if step.snippet_tokens else ()
         if step.end_at_stop:
             tokens = until_stop(tokens, sampling.ending_ids)
@@ -38,11 +44,16 @@ class LookupSession:
         certain = map(SparseDistribution.certain, tokens if sampling.needs_distributions else ())
         return Draft(step.update.step_id, tokens, distributions=tuple(certain), snippets=tuple(snippets))
 
-    def _propose(self, max_tokens: int) -> tuple[int, ...]:
-        """Return a draft; only a client that requests drafts has its sequence indexed."""
+    async def _propose(self, max_tokens: int) -> tuple[int, ...]:
+        """Return a draft; only a client that requests drafts has its sequence indexed.
+
+        One without copies must depend on the whole sequence, not on the parts that are indexed so far.
+        """
         ids = self._sequence.tokens.ids
         self._lookup.update(ids, self._num_indexed)
         self._num_indexed = len(ids)
+        while self._opening.without_copies and self._lookup.index():
+            await asyncio.sleep(0)
         return self._lookup.propose(min(max_tokens, self._max_draft))
 
     async def finish(self, last: SequenceUpdate) -> None:

@@ -22,10 +22,10 @@ class NgramIndex:
     dictionaries, to which a token is added or from which it is removed in O(orders). Earlier ones are in
     sorted arrays, which take a tenth of the memory.
 
-    Of a long text, one call of `extend` indexes `_NGRAMS_PER_CALL` n-grams and the following calls the rest.
-    The end of the text is indexed first: what comes next repeats recent text most often, and for the first
-    proposals the others are missing. Positions before the latest `_MAX_NGRAMS`, and those for which the share
-    of the budget is exhausted, are not indexed.
+    Of a long text, one call of `extend` or `index` indexes `_NGRAMS_PER_CALL` n-grams and the following calls
+    the rest. The end of the text is indexed first: what comes next repeats recent text most often, and for
+    the first proposals the others are missing. Positions before the latest `_MAX_NGRAMS`, and those for which
+    the share of the budget is exhausted, are not indexed.
     """
 
     def __init__(self, orders: Iterable[int], share: IndexShare | None = None) -> None:
@@ -51,8 +51,14 @@ class NgramIndex:
             self._add_recent(ids)
             if len(self._ids) - self._start > _MAX_RECENT:
                 self._move_older()
-        if self._older.start > self._oldest:
-            self._index_older()
+        self.index()
+
+    def index(self) -> bool:
+        """Index the next part of a long text, a few milliseconds; return False if none was left."""
+        if self._older.start <= self._oldest:
+            return False
+        self._index_older()
+        return True
 
     def truncate(self, length: int) -> None:
         """Remove all tokens from position `length` on."""

@@ -99,7 +99,7 @@ class SuffixProposer:
         """Start with an empty sequence; `others` is the source of other responses.
 
         If dropped drafts are not kept, proposals depend on the sequence and on `others` alone, however the
-        sequence became what it is.
+        sequence became what it is, once `index` has returned False.
         """
         self._sequence = NgramIndex(ORDERS, share)
         self._dropped = NgramIndex(ORDERS, share)
@@ -120,6 +120,10 @@ class SuffixProposer:
             self._dropped.extend([END, *context[: len(context) - len(dropped)], *dropped])
         self._sequence.truncate(unchanged)
         self._sequence.extend(ids[unchanged:])
+
+    def index(self) -> bool:
+        """Index the next part of a long sequence, a few milliseconds; return False if none was left."""
+        return self._sequence.index()
 
     def propose(self, max_tokens: int) -> tuple[int, ...]:
         """Return the most likely continuation, up to the first token that is not likely enough."""

@@ -3,15 +3,18 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flyserve.core.errors import InvalidRequest
 from flyserve.core.messages import Draft, DraftStep, Open, Role
 from flyserve.core.request import SamplingParams
 from flyserve.core.sequence import SequenceMirror, SequenceUpdate, TokenSequence
 from flyserve.core.types import Coupling
 from services.lookup.config import SuffixConfig
 from services.lookup.engine import SuffixEngine
+from services.lookup.index import ngram
 from services.lookup.index.budget import IndexBudget
 from services.lookup.session import LookupSession
 
@@ -154,3 +157,27 @@ async def test_reproducible_drafts_depend_on_the_sequence_alone(steps: list[tupl
         draft = await client.ask(ids, len(PROMPT))
         again = await Client(engine, without_copies=True).ask(ids, len(PROMPT))
         assert draft.tokens == again.tokens
+
+
+@given(st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=40), max_size=6))
+async def test_reproducible_drafts_do_not_depend_on_the_parts_of_a_long_text(parts: list[list[int]]) -> None:
+    sizes = {"_MAX_ADDED": 6, "_MIN_RECENT": 3, "_MAX_RECENT": 9, "_NGRAMS_PER_CALL": 20}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in sizes.items():
+            patch.setattr(ngram, name, value)
+        engine, ids = suffix_engine(), list(PROMPT)
+        client = Client(engine, without_copies=True)
+        for added in parts:
+            ids = ids + added
+            draft = await client.ask(ids, len(PROMPT))
+            again = await Client(engine, without_copies=True).ask(ids, len(PROMPT))
+            assert draft.tokens == again.tokens
+
+
+async def test_reproducible_drafts_need_room_in_the_indexes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ngram, "_MAX_ADDED", 6)
+    monkeypatch.setattr(ngram, "_MIN_RECENT", 20)
+    engine, ids = SuffixEngine(0, IndexBudget(max_tokens=10)), [1, 2, 3, 4, 5] * 8
+    assert (await Client(engine).ask(ids, len(PROMPT))).tokens
+    with pytest.raises(InvalidRequest, match=r"20 more tokens must be indexed; .* at most 10 .lookup_index"):
+        await Client(engine, without_copies=True).ask(ids, len(PROMPT))
