@@ -58,7 +58,7 @@ class ModelInfo:
         architecture: transformers architecture; `suffix` for the look-up engine.
         token_map_hash: Hash of the token-to-id map; empty if the service accepts any.
         vocab_size: Exclusive upper limit of token ids.
-        context_length: Longest sequence in tokens; 0 is unlimited.
+        context_length: Longest sequence in tokens; 0 is unlimited, or counted in other tokens.
         dtype: Compute type, `float32` or `bfloat16`.
         shards: Ranks that share the replica.
         kv_capacity: Total KV cache positions.

@@ -121,8 +121,12 @@ class ReplicaDirectory:
         return target, drafters[0] if drafters else None
 
     def longest_context(self) -> int:
-        """Return the most tokens that any present model takes; 0 if none is present, or one has no limit."""
-        lengths = [each.info.context_length for pool in self._pools.values() for each in pool.replicas]
+        """Return the most tokens that any present model takes; 0 if none is present, or one has no limit.
+
+        A drafter that maps its vocabulary counts other tokens.
+        """
+        models = [each.info for pool in self._pools.values() for each in pool.replicas]
+        lengths = [model.context_length for model in models if not model.vocabulary_way]
         return max(lengths) if lengths and all(lengths) else 0
 
     def num_ready(self) -> dict[Role, int]:

@@ -47,6 +47,7 @@ async def test_it_introduces_itself_with_the_targets_vocabulary(channel: grpc.ai
     info, _ = info_from_wire(await stub.Info(common_pb2.InfoRequest()))
     assert (info.token_map_hash, info.vocab_size) == ("target's map", len(MAP.target))
     assert info.vocabulary_way == "text" and info.vocabulary_overlap == MAP.overlap
+    assert info.context_length == 0, "its own context counts other tokens"
 
 
 async def test_drafts_are_the_targets_tokens_whatever_is_kept(channel: grpc.aio.Channel) -> None:
@@ -74,13 +75,11 @@ async def test_the_same_sequence_has_the_same_draft_by_any_way_there(channel: gr
     assert draft.tokens == expected.tokens
 
 
-async def test_beyond_the_drafters_context_there_is_no_draft(channel: grpc.aio.Channel) -> None:
-    sequence = TokenSequence(PROMPT * 8)
+async def test_beyond_the_drafters_context_the_sequence_is_refused(channel: grpc.aio.Channel) -> None:
     async with DrafterStream(channel, OPENING) as stream:
         assert (await stream.draft(TokenSequence(PROMPT), 0, 8)).forwards > 0
-        draft = await stream.draft(sequence, 0, 8)
-        assert (draft.tokens, draft.forwards) == ((), 0)
-        assert (await stream.draft(TokenSequence(PROMPT), 0, 8)).forwards > 0
+        with pytest.raises(InvalidRequest, match="tokens of the drafter, whose context holds 256"):
+            await stream.draft(TokenSequence(PROMPT * 8), 0, 8)
 
 
 async def test_a_sequence_without_text_grows_into_drafts(channel: grpc.aio.Channel) -> None:

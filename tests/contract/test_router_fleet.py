@@ -190,6 +190,16 @@ async def test_a_closed_fleet_leaves_no_task_and_no_channel_behind() -> None:
         assert not left
 
 
+async def test_the_longest_context_is_one_that_counts_the_targets_tokens() -> None:
+    target, mapped = FakeTarget(HashModel()), FakeDrafter(HashModel(context_length=0), vocabulary_way="text")
+    async with serving(target.host), serving(mapped.host), watching() as watched:
+        watched.publish(
+            Endpoint(Role.TARGET, target.host.address, "t"), Endpoint(Role.DRAFTER, mapped.host.address, "d")
+        )
+        await comes_true(lambda: len(watched.fleet.drafters.replicas) == len(watched.names) == 1)
+        assert watched.fleet.longest_context() == target.model.context_length
+
+
 MISFITS: dict[str, tuple[Sequence[dict[str, Any]], Sequence[dict[str, Any]], Sequence[str]]] = {
     "a drafter with another token map": (
         [{"model_id": "big", "token_map_hash": "aaa"}],

@@ -43,6 +43,8 @@ class MappedDrafter(DrafterWrapper):
             self._engine.info,
             token_map_hash=self._token_map_hash,
             vocab_size=len(self._map.target),
+            # Its context counts its own tokens, of which only a session knows the number.
+            context_length=0,
             vocabulary_way="text",
             vocabulary_overlap=self._map.overlap,
         )
@@ -82,12 +84,20 @@ class MappedSession:
         self._session: DraftSteps | None = None
 
     async def step(self, step: DraftStep) -> Draft:
-        """Apply the update and draft after it."""
+        """Apply the update and draft after it.
+
+        Raises:
+            StaleState: As `TokenStreams.apply`.
+            InvalidRequest: As there, or the sequence has reached the drafter's context.
+        """
         step = step._replace(max_tokens=min(step.max_tokens, self._max_draft))
         streams = self._streams
         await self._apply(step.update)
         length, own_length = len(streams.target), len(streams.drafter)
-        if not length or own_length >= self._engine.info.context_length:
+        if own_length >= (context := self._engine.info.context_length):
+            found = f"make {own_length} tokens of the drafter, whose context holds {context}: no draft fits"
+            raise InvalidRequest.of("update.tokens", found)
+        if not length:
             return Draft(step.update.step_id, (), load=self._engine.load())
         if self._session is None:
             self._session = await self._open_engine(self._own_opening())
