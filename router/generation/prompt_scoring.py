@@ -51,7 +51,7 @@ async def _positions(
         while len(sequence) < len(ids):
             deadline.remaining_ms()
             part = ids[len(sequence) : len(sequence) + _STEP_TOKENS]
-            scored = await target.verify(sequence, part, len(sequence) + len(part))
+            scored = await target.verify(sequence, part, len(sequence))
             found = scored.logprobs[: len(part)]  # fewer before a token after which the model fails
             positions.extend(found)
             sequence.extend(part[: len(found)])

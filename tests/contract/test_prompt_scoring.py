@@ -11,8 +11,8 @@ import grpc
 import httpx2
 import pytest
 
-from flyserve.core.errors import Overloaded
-from flyserve.core.messages import Open, Verification
+from flyserve.core.errors import InternalError, Overloaded
+from flyserve.core.messages import Extend, Open, Verification
 from flyserve.core.sequence import ReplicatedSequence
 from flyserve.v1 import generation_pb2 as pb
 from router.security import peers
@@ -93,6 +93,32 @@ async def test_a_target_that_leaves_values_out_is_left(system: Targets) -> None:
         target.answer = answer  # type: ignore[method-assign]
     for _ in range(4):
         check(await system.scored(max_new_tokens=0))
+
+
+async def test_a_token_after_which_the_model_fails_is_scored_by_the_other_target(system: Targets) -> None:
+    first, _ = system.targets
+    sound, failed = first.answer, asyncio.Event()
+
+    def answer(known: ReplicatedSequence, opening: Open, step: Any) -> Verification:
+        drafts = 0 if isinstance(step, Extend) else step.num_drafts
+        before = len(known) - drafts
+        if drafts and before == 300:
+            failed.set()
+            raise InternalError("the model's logits are not finite")
+        scored: Verification = sound(known, opening, step)
+        if not drafts or not before < 300 <= len(known):
+            return scored
+        num_rows = 300 - before
+        return scored._replace(
+            choices=scored.choices[:num_rows],
+            entropies=scored.entropies[:num_rows],
+            logprobs=scored.logprobs[:num_rows],
+        )
+
+    first.answer = answer  # type: ignore[method-assign]
+    for _ in range(2):
+        check(await system.scored(max_new_tokens=0))
+    assert failed.is_set()
 
 
 async def test_a_client_that_leaves_ends_the_scoring(system: Targets) -> None:
