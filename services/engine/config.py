@@ -100,8 +100,8 @@ class ModelSection(Places):
     GPU, where rows cost little."""
 
     threads: Annotated[int | Literal["auto"], OrAuto(1, MOST_THREADS)] = 1
-    """CPU threads of a forward, in each process of a replica. `auto` takes the fastest number, up to
-    `max_threads`, that is measured at the start; vLLM takes `max_threads`."""
+    """CPU threads of a forward, in each process of a replica. `auto` takes the fastest number up to
+    `max_threads`, measured at the start. On a GPU, on vLLM and with several shards it takes `max_threads`."""
 
     max_threads: int | None = Field(None, ge=1, le=MOST_THREADS)
     """Most threads that `threads: auto` takes. null: with `flyserve up` the tier's share of the machine's

@@ -85,8 +85,9 @@ def _engine(config: EngineConfig, start_followers: StartFollowers | None) -> Eng
     config, costs = _measured(config, scorer)
     if config.num_threads < most and runner.info.row_invariant:
         # NOTE: a sum may be divided among threads: the kernels are proven for their number.
-        del runner, scorer
-        scorer = HeadScorer(_load(config, start_followers)[0])
+        del runner, keepalive, scorer
+        runner, keepalive = _load(config, start_followers)
+        scorer = HeadScorer(runner)
     scorer.info = replace(scorer.info, costs=costs)
     assert config.model is not None
     grammars = EngineGrammars(model_folder(config.model), scorer.info.vocab_size)
@@ -109,8 +110,13 @@ def _thread_setting(config: ReplicaConfig, threads: int | None = None) -> Callab
 
 
 def _measured(config: C, scorer: Scorer) -> tuple[C, ForwardCosts | None]:
-    """Return the configuration with the fastest number of threads, if it is to be chosen, and the costs."""
-    if config.threads != AUTO or config.num_processes > 1 or scorer.kv_capacity < VERIFIED_TOKENS:
+    """Return the configuration with the fastest number of threads, if it is to be chosen, and the costs.
+
+    It is not chosen for a GPU, where times differ by chance, nor for vLLM, which takes its number when it
+    starts.
+    """
+    is_chosen = config.threads == AUTO and config.device == "cpu" and config.num_processes == 1
+    if not is_chosen or isinstance(config, VllmConfig) or scorer.kv_capacity < VERIFIED_TOKENS:
         return config, _costs(scorer)
     from services.engine.loading.forward_costs import measure_costs
     from services.engine.loading.threads import fastest_threads

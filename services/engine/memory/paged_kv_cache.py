@@ -6,7 +6,8 @@ gain and cost on a GPU have not been measured.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -203,12 +204,13 @@ class PagedKvCache(BlockAllocator):
         dtype: torch.dtype | None = None,
         shapes: dict[int, Tensor] | None = None,
     ) -> None:
-        super().__init__(kv_tokens, max_sequences, self._copy_block)
+        self._layers: dict[int, Tensor] = {}
+        # NOTE: no method of this object: a cycle would keep the memory of the GPU until it is collected.
+        super().__init__(kv_tokens, max_sequences, partial(_copy_block, self._layers))
         self.spare_row = self.kv_capacity
         self.dtype = dtype
         self.padding = NO_PADDING
         self._shapes: dict[int, Tensor] = {} if shapes is None else shapes  # empty tensors, like the layers'
-        self._layers: dict[int, Tensor] = {}
         self._positions: dict[KvSlot, tuple[tuple[Block, ...], Tensor]] = {}
 
     def clear_after(self, slot: KvSlot, end: int) -> None:
@@ -265,7 +267,9 @@ class PagedKvCache(BlockAllocator):
         shape = self._shapes[layer]
         self._layers[layer] = shape.new_zeros((self.kv_capacity + BLOCK_TOKENS, *shape.shape[1:]))
 
-    def _copy_block(self, source: Block, target: Block) -> None:
-        for memory in self._layers.values():
-            blocks = memory.view(-1, BLOCK_TOKENS, *memory.shape[1:])
-            blocks[target].copy_(blocks[source])
+
+def _copy_block(layers: Mapping[int, Tensor], source: Block, target: Block) -> None:
+    """Copy the contents of a block in all layers."""
+    for memory in layers.values():
+        blocks = memory.view(-1, BLOCK_TOKENS, *memory.shape[1:])
+        blocks[target].copy_(blocks[source])

@@ -1,5 +1,7 @@
 """Shared blocks: stored once, copied on write, and a model computes the same with them."""
 
+import gc
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -54,6 +56,15 @@ def test_the_capacity_is_in_whole_blocks_and_at_least_one() -> None:
     assert PagedKvCache(47, 1).kv_capacity == 32
     with pytest.raises(ConfigError, match="kv_tokens is 15, must be at least 16"):
         PagedKvCache(15, 1)
+
+
+def test_the_memory_is_freed_with_the_cache() -> None:
+    kv_cache = PagedKvCache(32, 1)
+    memory = weakref.ref(kv_cache.layer(0, torch.empty(0, 2, 1, 1)))
+    gc.disable()  # a load of a model does so, too
+    del kv_cache
+    gc.enable()
+    assert memory() is None
 
 
 ACTION = st.tuples(st.sampled_from(["open", "write", "share", "evict", "retire", "free"]), st.integers(0, 99))
