@@ -10,8 +10,10 @@ from services.common.machine.gpus import Gpu
 
 _FOR_WEIGHTS = 0.85
 """Share of a GPU's memory that weights may take; KV memory and forwards need the rest."""
-_SHARED_GPU = (0.7, 0.3)
-"""Fractions of the only GPU, for target and drafter."""
+_DRAFTER_SHARE = 0.3
+"""Drafter's share of what the weights of both tiers leave of the only GPU."""
+_LEAST_PART = 0.01
+"""Smallest part of a GPU for a drafter."""
 _DIGITS = 4
 """Decimal places in which Ray counts GPUs."""
 _FEW_CORES = 2
@@ -76,11 +78,12 @@ def divide(
     Raises:
         ConfigError: A tier needs more GPUs than there are, or than its weights fit on.
     """
-    helped = None if drafter is None else _drafter_gpus(len(gpus), target, drafter)
+    helped = None if drafter is None else _drafter_gpus(gpus, target, drafter)
     placed = _target_gpus(gpus, helped, target, drafter)
     demands = [(target, placed), *([(drafter, helped)] if drafter and helped else [])]
     if any(demand.gpus is None for demand, _ in demands):
         _require_room(len(gpus), placed, helped)
+    _require_memory("target", gpus, target, placed)
     threads = _threads(cores, demands)
     shares = [
         Share(share.gpus, share.shards, share.replicas, each)
@@ -89,14 +92,25 @@ def divide(
     return shares[0], shares[1] if drafter else None
 
 
-def _drafter_gpus(number: int, target: Demand, drafter: Demand) -> Share:
+def _drafter_gpus(gpus: Sequence[Gpu], target: Demand, drafter: Demand) -> Share:
     shards, replicas = drafter.fixed
     if drafter.gpus is not None:
         return Share(drafter.gpus, shards, replicas)
-    if number >= 2:
+    if len(gpus) >= 2:
         return Share(1.0, shards, replicas)
-    is_shared = number == 1 and target.gpus is None
-    return Share(_SHARED_GPU[1] if is_shared else 0.0, shards, replicas)
+    is_shared = len(gpus) == 1 and target.gpus is None
+    return Share(_drafter_part(gpus[0], target, drafter) if is_shared else 0.0, shards, replicas)
+
+
+def _drafter_part(gpu: Gpu, target: Demand, drafter: Demand) -> float:
+    """Return the part of the only GPU for a drafter: its weights, and some of what those of both leave.
+
+    The target gets the rest. So the weights of each fit in its part if those of both fit on the GPU.
+    """
+    room = _FOR_WEIGHTS * gpu.memory_bytes
+    left = max(0.0, room - target.weight_bytes - drafter.weight_bytes * drafter.fixed[1])
+    part = (drafter.weight_bytes + _DRAFTER_SHARE * left) / room if room else _DRAFTER_SHARE
+    return max(_LEAST_PART, round(part, 2))
 
 
 def _target_gpus(gpus: Sequence[Gpu], helped: Share | None, target: Demand, drafter: Demand | None) -> Share:
@@ -108,7 +122,7 @@ def _target_gpus(gpus: Sequence[Gpu], helped: Share | None, target: Demand, draf
         together = replace(target, weight_bytes=target.weight_bytes + other_bytes)
         if target.fixed != (1, 1) or not _fits(gpus, 1, together):
             raise ConfigError(_no_room(gpus, 1, together))
-        return Share(min(_SHARED_GPU[0], round(1 - taken, _DIGITS)), *target.fixed)
+        return Share(round(1 - taken, _DIGITS), *target.fixed)
     requests = helped.requests if helped else []
     free = max((left for left in range(len(gpus) + 1) if fit_on_gpus(len(gpus) - left, requests)), default=0)
     if free < 1:
@@ -126,6 +140,19 @@ def _require_room(number: int, target: Share, drafter: Share | None) -> None:
         raise ConfigError(_crowded(number, target, drafter))
 
 
+def _require_memory(name: str, gpus: Sequence[Gpu], tier: Demand, share: Share) -> None:
+    """Raise ConfigError if weights do not fit in the part of a GPU that the machine gives their tier."""
+    if tier.gpus is not None or not share.gpus or _fits(gpus, share.shards, tier, share.gpus):
+        return
+    smallest = min(gpu.memory_bytes for gpu in gpus)
+    raise ConfigError(
+        f"{name}.gpus: is auto, which is {share.gpus:g} of a GPU of {smallest / 1e9:.1f} GB here and holds"
+        f" weights of {_FOR_WEIGHTS * share.gpus * smallest / 1e9:.1f} GB, but the model's take"
+        f" {tier.weight_bytes / share.shards / 1e9:.1f} GB: use a larger GPU, or a smaller or quantized"
+        " model; gpus: 0 computes on the CPU"
+    )
+
+
 def _options(gpus: Sequence[Gpu], free: int, target: Demand) -> Iterator[tuple[int, int]]:
     """Yield the shards and replicas that the model allows, each process with a GPU of its own."""
     for shards in range(1, free + 1) if target.shards is None else [target.shards]:
@@ -134,9 +161,10 @@ def _options(gpus: Sequence[Gpu], free: int, target: Demand) -> Iterator[tuple[i
             yield shards, target.replicas or max(1, free // shards)
 
 
-def _fits(gpus: Sequence[Gpu], shards: int, target: Demand) -> bool:
+def _fits(gpus: Sequence[Gpu], shards: int, tier: Demand, part: float = 1.0) -> bool:
+    """Check that the weights of each shard fit in a part of the smallest GPU."""
     smallest = min(gpu.memory_bytes for gpu in gpus)
-    return not smallest or target.weight_bytes / shards <= _FOR_WEIGHTS * smallest
+    return not smallest or tier.weight_bytes / shards <= _FOR_WEIGHTS * part * smallest
 
 
 def _no_room(gpus: Sequence[Gpu], free: int, target: Demand) -> str:

@@ -42,7 +42,7 @@ def placed(number: int, target: Demand, drafter: Demand | None = None) -> tuple[
         (1, Demand(), Demand(replicas=2), ((0.4, 1, 1), (0.3, 1, 2))),
         (1, Demand(), Demand(replicas=3), ((0.1, 1, 1), (0.3, 1, 3))),
         (1, Demand(), Demand(gpus=0.5), ((0.5, 1, 1), (0.5, 1, 1))),
-        (1, Demand(), Demand(gpus=0.1), ((0.7, 1, 1), (0.1, 1, 1))),
+        (1, Demand(), Demand(gpus=0.1), ((0.9, 1, 1), (0.1, 1, 1))),
         (4, Demand(), Demand(gpus=0.6, replicas=3), ((1, 1, 1), (0.6, 1, 3))),
         (3, Demand(gpus=1.0, shards=2), Demand(), ((1, 2, 1), (1, 1, 1))),
     ],
@@ -105,6 +105,35 @@ def test_the_weights_of_every_drafter_count_on_a_gpu_that_is_shared() -> None:
     assert placed(1, target, Demand(weight_bytes=size))
     with pytest.raises(ConfigError, match=r"its weights take 80\.0 GB"):
         placed(1, target, Demand(weight_bytes=size, replicas=2))
+
+
+def test_the_only_gpu_is_divided_by_the_weights_and_by_what_they_leave() -> None:
+    def parts(memory_bytes: int, target: float, drafter: float) -> list[float]:
+        sizes = (Demand(weight_bytes=round(size * _GB)) for size in (target, drafter))
+        return [share.gpus for share in divide(gpus(1, memory_bytes), 16, *sizes) if share]
+
+    assert parts(24 * _GB, 16.06, 2.47) == [0.85, 0.15]
+    assert parts(80 * _GB, 16.06, 2.47) == [0.75, 0.25]
+    assert parts(24 * _GB, 10, 10) == [0.5, 0.5]
+    assert parts(80 * _GB, 67.3, 0.1) == [0.99, 0.01]
+
+
+@given(st.integers(1, 80 * _GB), st.integers(0, 80 * _GB))
+def test_weights_that_fit_on_the_only_gpu_fit_in_their_parts_of_it(target: int, drafter: int) -> None:
+    assume(target + drafter <= 0.83 * 80 * _GB)
+    shares = divide(gpus(1), 16, Demand(weight_bytes=target), Demand(weight_bytes=drafter))
+    for share, weight_bytes in zip(shares, (target, drafter), strict=True):
+        assert share is not None and weight_bytes <= 0.85 * share.gpus * 80 * _GB
+
+
+def test_weights_that_do_not_fit_beside_the_part_of_a_drafter_are_rejected() -> None:
+    assert placed(1, Demand(weight_bytes=34 * _GB), Demand(gpus=0.5))
+    with pytest.raises(
+        ConfigError,
+        match=r"target\.gpus: is auto, which is 0\.5 of a GPU of 80\.0 GB here and holds weights of 34\.0 GB,"
+        r" but the model's take 40\.0 GB: use a larger GPU",
+    ):
+        placed(1, Demand(weight_bytes=40 * _GB), Demand(gpus=0.5))
 
 
 _sizes = st.integers(0, 400 * _GB)

@@ -68,6 +68,10 @@ def test_vllm_leaves_memory_to_the_other_tier_of_its_gpu() -> None:
     assert found[Role.TARGET] == {"gpus": 0.7, "engine_args": {"gpu_memory_utilization": 0.63}}
     assert found[Role.DRAFTER] == {"gpus": 0.3, "engine_args": {"gpu_memory_utilization": 0.27}}
     settled(pair(on_vllm, on_vllm), machine(1), {})  # the tiers accept it
+    card = Machine(16, gpus=(Gpu("a", 24 * 10**9),), has_cuda=True)
+    facts = {Role.TARGET: ModelFacts(16_060_000_000), Role.DRAFTER: ModelFacts(2_470_000_000)}
+    found = settled_keys(pair(on_vllm, on_vllm), card, facts)
+    assert [keys["engine_args"]["gpu_memory_utilization"] for keys in found.values()] == [0.77, 0.14]
 
 
 def test_a_drafter_computes_in_float32_where_the_cpu_has_no_bfloat16() -> None:
