@@ -83,7 +83,8 @@ def divide(
     demands = [(target, placed), *([(drafter, helped)] if drafter and helped else [])]
     if any(demand.gpus is None for demand, _ in demands):
         _require_room(len(gpus), placed, helped)
-    _require_memory("target", gpus, target, placed)
+    for name, (demand, share) in zip(("target", "drafter"), demands, strict=False):
+        _require_memory(name, gpus, demand, share)
     threads = _threads(cores, demands)
     shares = [
         Share(share.gpus, share.shards, share.replicas, each)

@@ -136,6 +136,17 @@ def test_weights_that_do_not_fit_beside_the_part_of_a_drafter_are_rejected() -> 
         placed(1, Demand(weight_bytes=40 * _GB), Demand(gpus=0.5))
 
 
+def test_a_drafter_is_rejected_if_its_weights_do_not_fit_on_its_own_gpu() -> None:
+    assert placed(2, Demand(), Demand(weight_bytes=68 * _GB))
+    with pytest.raises(
+        ConfigError,
+        match=r"drafter\.gpus: is auto, which is 1 of a GPU of 80\.0 GB here and holds weights of 68\.0 GB,"
+        r" but the model's take 70\.0 GB: use a larger GPU, or a smaller or quantized model; gpus: 0",
+    ):
+        placed(2, Demand(), Demand(weight_bytes=70 * _GB))
+    assert placed(2, Demand(), Demand(weight_bytes=70 * _GB, gpus=1.0)), "a number of the file stays"
+
+
 _sizes = st.integers(0, 400 * _GB)
 _counts = st.one_of(st.none(), st.integers(1, 8))
 _targets = st.builds(
