@@ -16,8 +16,9 @@ _LEAST_PART = 0.01
 """Smallest part of a GPU for a drafter."""
 _DIGITS = 4
 """Decimal places in which Ray counts GPUs."""
-_FEW_CORES = 2
-"""Cores of which none is left to the router and the event loops: these would take half of all."""
+_IN_TURNS = 2
+"""Cores on which a target and a small drafter take turns. Of two cores none is left to the router and the
+event loops: they would take half of all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,16 +199,14 @@ def _crowded(number: int, target: Share | None, drafter: Share | None) -> str:
 def _threads(cores: int, demands: Sequence[tuple[Demand, Share]]) -> list[int]:
     """Return the threads of each process: cores in proportion to the weights that a token reads.
 
-    Every process has one at least. On two cores both compute: the target and a small drafter take turns.
+    Every process has one at least, and the target gets what the drafter leaves.
     """
-    shared = cores if cores <= _FEW_CORES else cores - 1
-    on_cpu = [demand.weight_bytes or 1 for demand, share in demands if not share.gpus]
-    return [
-        demand.threads or (1 if share.gpus else _part(shared, demand.weight_bytes or 1, sum(on_cpu), share))
-        for demand, share in demands
-    ]
-
-
-def _part(cores: int, weight_bytes: int, total: int, share: Share) -> int:
-    tier = max(1, math.floor(cores * weight_bytes / total + 0.5))
-    return max(1, tier // (share.shards * share.replicas))
+    left = max(cores - 1, min(cores, _IN_TURNS))
+    in_turns, threads = left <= _IN_TURNS, list[int]()
+    weights = [0 if share.gpus else demand.weight_bytes or 1 for demand, share in demands]
+    for index, (_, share) in reversed([*enumerate(demands)]):
+        part = math.ceil(left * weights[index] / max(1, sum(weights[: index + 1])) - 0.5)
+        processes = share.shards * share.replicas
+        threads.insert(0, max(1, part // processes))
+        left -= part if in_turns or share.gpus else threads[0] * processes
+    return [demand.threads or each for (demand, _), each in zip(demands, threads, strict=True)]

@@ -45,7 +45,7 @@ def test_auto_is_a_value_of_the_file_and_up_has_numbers() -> None:
     target, drafter = made.target, made.drafter
     assert isinstance(drafter, ModelTier)
     assert (target.gpus, target.threads, target.max_threads) == (0, "auto", 14)
-    assert (drafter.gpus, drafter.max_threads) == (0, 2)
+    assert (drafter.gpus, drafter.max_threads) == (0, 1)
     specs = {spec.role: spec for spec in plan(made, "here:1")}
     assert specs[Role.TARGET].num_cpus == 14 and specs[Role.TARGET].config["max_threads"] == 14
 
