@@ -81,15 +81,19 @@ def settled_on_cluster(
     """Return the deployment with `gpus: auto` as 1 on a cluster with GPUs, else 0; threads stay `auto`.
 
     It is also 1 for a tier that is `running` on GPUs: their nodes may be lost, or removed while no replica
-    needs them, and come only if one requests a GPU. A cluster of one node is a machine, which cannot grow:
-    `surge` is settled, too.
+    needs them, and come only if one requests a GPU. It is 0 for a tier that must have none. A cluster of one
+    node is a machine, which cannot grow: `surge` is settled, too.
     """
     before = {} if running is None else _model_tiers(running)
     has_gpus = sum(gpus_of_nodes) > 0
-    gpus = {role: float(has_gpus or (role in before and before[role].num_gpus > 0)) for role in Role}
+    given = _model_tiers(deployment)
+    gpus = {
+        role: float(not _is_on_cpu(tier) and (has_gpus or (role in before and before[role].num_gpus > 0)))
+        for role, tier in given.items()
+    }
     tiers = {
         role.value: parse(type(tier), tier.model_dump(mode="json") | {"gpus": gpus[role]}, role.value)
-        for role, tier in _model_tiers(deployment).items()
+        for role, tier in given.items()
         if tier.gpus == AUTO
     }
     made = deployment.model_copy(update=tiers)
@@ -147,19 +151,23 @@ def _model_tiers(deployment: Deployment) -> dict[Role, ModelTier]:
     return {role: tier for role, tier in deployment.tiers.items() if isinstance(tier, ModelTier)}
 
 
+def _is_on_cpu(tier: ModelTier) -> bool:
+    """Return True if the engine or the quantization of a tier allows no GPUs."""
+    is_quantized = isinstance(tier, BuiltinTier) and tier.quantization is not Quantization.NONE
+    return is_quantized or isinstance(tier, LlamaCppTier)
+
+
 def _demand(tier: ModelTier, facts: ModelFacts) -> Demand:
     given = tier.model_fields_set
-    is_quantized = isinstance(tier, BuiltinTier) and tier.quantization is not Quantization.NONE
     quantization = tier.quantization.value if isinstance(tier, BuiltinTier) else "none"
-    can_share = "shards" in type(tier).model_fields and not is_quantized
+    can_share = "shards" in type(tier).model_fields and not _is_on_cpu(tier)
     is_fixed = not can_share or "shards" in given or tier.autoscaling is not None
     # vLLM may keep them quantized, as a GGUF file does.
     dtype = "stored" if isinstance(tier, VllmTier | LlamaCppTier) else tier.dtype.value
-    is_on_cpu = is_quantized or isinstance(tier, LlamaCppTier)
     return Demand(
         weight_bytes=facts.bytes_as(dtype, quantization),
         divisors=facts.divisors,
-        gpus=None if tier.gpus == AUTO and not is_on_cpu else tier.num_gpus,
+        gpus=None if tier.gpus == AUTO and not _is_on_cpu(tier) else tier.num_gpus,
         threads=tier.max_threads if tier.threads == AUTO else tier.threads,
         shards=tier.num_processes if is_fixed else None,
         replicas=tier.replicas if "replicas" in given or tier.autoscaling is not None else None,

@@ -209,6 +209,17 @@ def test_a_tier_that_runs_on_gpus_stays_there_while_a_cluster_has_none() -> None
     assert not changes(on_cpu, settled_on_cluster(waiting, [0.0], on_cpu)), "each tier by itself"
 
 
+def test_on_a_cluster_a_tier_that_must_have_no_gpu_gets_none() -> None:
+    file = deployment(
+        target={"model": "/a.gguf", "engine": "llamacpp", "gpus": "auto"},
+        drafter={"model": "/b", "quantization": "int8", "gpus": "auto"},
+    )
+    on_gpus = pair(_AUTO, _AUTO)
+    for running in (None, settled_on_cluster(on_gpus, [2.0])):
+        made = settled_on_cluster(file, [0.0, 2.0], running)
+        assert isinstance(made.drafter, ModelTier) and (made.target.gpus, made.drafter.gpus) == (0, 0)
+
+
 def test_shards_on_gpus_need_shared_memory() -> None:
     shared = pair({"gpus": 1, "shards": 4})
     with pytest.raises(
