@@ -279,8 +279,8 @@ class LlamaCppConfig(LlamaCppSection, ReplicaConfig):
 
     @property
     def batch_tokens(self) -> int:
-        """Token rows of one forward, with `deterministic` no more than the library computes at once."""
-        return min(self.max_batch_tokens, PREFILL_TOKENS) if self.deterministic else self.max_batch_tokens
+        """Token rows of one forward, no more than the library computes at once."""
+        return min(self.max_batch_tokens, PREFILL_TOKENS)
 
 
 class ModelConfig(BuiltinSection, ReplicaConfig):

@@ -13,15 +13,13 @@ from flyserve.core.request import SamplingParams
 from services.engine.base import ForwardInput
 from services.engine.config import LlamaCppConfig
 from services.engine.llamacpp import library as libllama
-from services.engine.llamacpp.cells import Cells, OrderedCells
+from services.engine.llamacpp.cells import Cells, OrderedCells, TwinCells
 from services.engine.llamacpp.runner import LlamaCppRunner
 
 _CELLS = 256
 """The library rounds the cells of a context up to a multiple of this number."""
-_MOST_ROWS = 512
-"""Rows that the library computes at once; a larger batch is divided."""
 _FEW_ROWS = 7
-"""The same for weights of which 8 and more rows have other bits than fewer: llama.cpp has two kernels."""
+"""Rows at once for weights of which 8 and more have other bits than fewer: llama.cpp has two kernels."""
 _COMPARED_ROWS = (1, 2, 7, 8, 16)
 _SPARE_SHARE, _LEAST_SPARE = 16, 256
 """Cells beside the KV positions with `deterministic`: one per this many positions, and the least number."""
@@ -56,7 +54,7 @@ class Opener:
         computed at once.
         """
         weakref.finalize(self, self.library.llama_model_free, self.model).atexit = False
-        runner = self._runner(min(self.num_rows, _MOST_ROWS))
+        runner = self._runner(self.num_rows)
         if self.config.deterministic:
             alone, *several = _first_rows(runner)
             runner.is_paired = not torch.equal(alone, several[0])
@@ -66,12 +64,26 @@ class Opener:
         return runner
 
     def _runner(self, rows_at_once: int) -> LlamaCppRunner:
-        capacity, own, spare, cells = self.info.kv_capacity, 0, 0, Cells
-        if self.config.deterministic:
-            own, spare, cells = _OWN_SEQUENCES, max(_LEAST_SPARE, capacity // _SPARE_SHARE), OrderedCells
-        most_slots = min(libllama.MOST_SEQUENCES - own, 2 * self.config.max_sequences)
-        context = self._context(capacity + spare, most_slots + own, rows_at_once)
-        held = cells(self.library, context, most_slots + 1, spare)
+        """Return a runner.
+
+        Raises:
+            ModelError: The sequences are too many, or there is no such context.
+        """
+        config, capacity = self.config, self.info.kv_capacity
+        cells: type[Cells] = Cells
+        each, own, spare, reason = 1, 0, 0, ""
+        if config.deterministic:
+            cells, own, reason = OrderedCells, _OWN_SEQUENCES, "with deterministic: true"
+            spare = max(_LEAST_SPARE, capacity // _SPARE_SHARE)
+        elif self.library.llama_model_n_swa(self.model):
+            cells, each, reason = TwinCells, 2, "for a model whose attention has a window"
+        most_slots = (libllama.MOST_SEQUENCES - own) // each
+        if config.max_sequences > most_slots:
+            raise ModelError(f"max_sequences: is {config.max_sequences}, at most {most_slots} {reason}")
+        most_slots = min(most_slots, 2 * config.max_sequences)
+        num_sequences = each * most_slots + own
+        context = self._context(capacity + spare, num_sequences, rows_at_once)
+        held = cells(self.library, context, num_sequences - 1, spare)
         runner = LlamaCppRunner(self.info, context, held, self.num_rows, self.embedding_rows, most_slots)
         weakref.finalize(runner, self._free, context).atexit = False
         return runner
@@ -82,13 +94,15 @@ class Opener:
     def _context(self, num_cells: int, num_sequences: int, rows_at_once: int) -> int:
         """Return a context of the model, whose sequences share all cells.
 
+        NOTE: the library ends the process if the rows of a batch are fewer than the sequences.
+
         NOTE: with values of another type than the keys, attention has one kernel for any number of rows and
         of cells; it does not divide cells among threads, and it adds in 32 bits.
         """
         config, library = self.config, self.library
         asked = {
             "n_ctx": -(-num_cells // _CELLS) * _CELLS,
-            "n_batch": self.num_rows + config.deterministic,
+            "n_batch": max(self.num_rows + config.deterministic, num_sequences),
             "n_ubatch": rows_at_once + (config.deterministic and rows_at_once > _FEW_ROWS),
             "n_seq_max": num_sequences,
             "n_threads": config.num_threads,

@@ -98,6 +98,7 @@ _FUNCTIONS: Mapping[str, tuple[Any, Sequence[Any]]] = {
     "llama_model_free": (None, (_ptr,)),
     "llama_model_get_vocab": (_ptr, (_ptr,)),
     "llama_model_n_ctx_train": (_i32, (_ptr,)),
+    "llama_model_n_swa": (_i32, (_ptr,)),
     "llama_model_has_encoder": (_bool, (_ptr,)),
     "llama_model_is_recurrent": (_bool, (_ptr,)),
     "llama_model_is_hybrid": (_bool, (_ptr,)),

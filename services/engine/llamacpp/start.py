@@ -51,7 +51,7 @@ def load_gguf_runner(config: LlamaCppConfig) -> LlamaCppRunner:
     architecture = str(metadata.get("general.architecture", "unknown"))
     size = sum(os.path.getsize(part) for part in parts)
     bytes_each = int(kv_bytes(metadata) * (DETERMINISTIC_COPIES if config.deterministic else 1))
-    capacity = _kv_tokens(config, bytes_each, find_machine().memory_bytes - size)
+    capacity = _kv_tokens(config, bytes_each, size, find_machine().memory_bytes)
     with BackgroundFingerprint(parts) as fingerprint:
         model = _load(library, file, architecture, config.deterministic)
         token_map = read_token_map(folder)
@@ -120,17 +120,20 @@ def kv_bytes(metadata: Mapping[str, Any]) -> int:
     return int(kv_heads * lengths * _KV_BYTES)
 
 
-def _kv_tokens(config: LlamaCppConfig, bytes_each: int, memory_bytes: int) -> int:
-    """Return the KV positions, in whole blocks."""
-    room = int(memory_bytes * _KV_SHARE / max(1, bytes_each))
-    fitting = max(BLOCK_TOKENS, min(room, max(_KV_TOKENS, config.max_model_len or 0)))
-    wanted = config.kv_tokens if isinstance(config.kv_tokens, int) else fitting
+def _kv_tokens(config: LlamaCppConfig, bytes_each: int, weight_bytes: int, memory_bytes: int) -> int:
+    """Return the KV positions, in whole blocks; a memory of 0 bytes is unknown, and limits nothing."""
+    default = max(_KV_TOKENS, config.max_model_len or 0)
+    if memory_bytes:
+        room = int((memory_bytes - weight_bytes) * _KV_SHARE / max(1, bytes_each))
+        default = max(BLOCK_TOKENS, min(room, default))
+    wanted = config.kv_tokens if isinstance(config.kv_tokens, int) else default
     if wanted < BLOCK_TOKENS:
         raise ModelError(f"kv_tokens: is {wanted}, must be at least {BLOCK_TOKENS}")
-    if 0 < memory_bytes < wanted * bytes_each:
+    if 0 < memory_bytes < weight_bytes + wanted * bytes_each:
         raise ModelError(
-            f"kv_tokens: is {wanted}, which take {wanted * bytes_each / 1e9:.1f} GB, but beside the weights"
-            f" {memory_bytes / 1e9:.1f} GB are available: lower kv_tokens, or set {AUTO}"
+            f"kv_tokens: is {wanted}, which take {wanted * bytes_each / 1e9:.1f} GB beside the weights'"
+            f" {weight_bytes / 1e9:.1f} GB, but {memory_bytes / 1e9:.1f} GB are available: lower kv_tokens,"
+            f" set {AUTO}, or use a smaller file"
         )
     return wanted // BLOCK_TOKENS * BLOCK_TOKENS
 

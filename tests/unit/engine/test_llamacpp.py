@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from flyserve.core.blocks import BLOCK_TOKENS
 from flyserve.core.errors import ModelError
@@ -17,9 +17,10 @@ from flyserve.core.messages import Role
 from flyserve.core.request import SamplingParams
 from services.common.gguf import tokenizer
 from services.common.gguf.header import read_header
+from services.common.machine.machine import Machine
 from services.engine.base import ForwardInput, KvSlot, RunnerLost
 from services.engine.config import LlamaCppConfig
-from services.engine.llamacpp import contexts, library
+from services.engine.llamacpp import contexts, library, start
 from services.engine.llamacpp.runner import LlamaCppRunner
 from services.engine.llamacpp.start import kv_bytes, load_gguf_runner
 from tests.support.gguf_files import byte_level_tokens, described_llama, gguf_of, tiny_mamba, write_gguf
@@ -50,10 +51,23 @@ def rows(slot: KvSlot, ids: Sequence[int], start: int = 0, outputs: int | None =
     return ForwardInput(slot, start, tokens, num, SamplingParams(), 1, ids)
 
 
-def expected(ids: Sequence[int]) -> Tensor:
+def expected(ids: Sequence[int], kind: str = "llama") -> Tensor:
     with torch.inference_mode():
-        logits: Tensor = make_tiny("llama")(input_ids=torch.tensor([list(ids)])).logits[0]
+        logits: Tensor = made(kind)(input_ids=torch.tensor([list(ids)])).logits[0]
     return logits
+
+
+def made(kind: str) -> PreTrainedModel:
+    model = make_tiny(kind)
+    for layer in model.model.layers if kind == "gemma3" else ():
+        layer.self_attn.scaling = 8**-0.5  # llama.cpp knows the one of Gemma's sizes alone
+    return model
+
+
+def file_of(kind: str, folder: Path) -> Path:
+    """Write a model; every second layer of a Gemma 3 has a window."""
+    pattern = {"gemma3.attention.sliding_window_pattern": 2} if kind == "gemma3" else {}
+    return gguf_of(made(kind), folder / "tiny.gguf", **pattern)
 
 
 def allocated(runner: LlamaCppRunner, num_tokens: int) -> KvSlot:
@@ -94,23 +108,20 @@ def test_a_file_of_the_hub_is_loaded_from_its_copy(
 
 @pytest.mark.parametrize("kind", ["llama_odd", "mistral_full", "qwen2", "qwen3", "gemma3"])
 def test_architectures_of_today(load: Load, kind: str, tmp_path: Path) -> None:
-    model, ids = make_tiny(kind), [(7 * place) % VOCAB_SIZE for place in range(40)]
-    if kind == "gemma3":
-        for layer in model.model.layers:
-            layer.self_attn.scaling = 8**-0.5  # llama.cpp knows the one of Gemma's sizes alone
-    pattern = {"gemma3.attention.sliding_window_pattern": 2} if kind == "gemma3" else {}
-    runner = load(model=gguf_of(model, tmp_path / "tiny.gguf", **pattern))
+    ids = [(7 * place) % VOCAB_SIZE for place in range(40)]
+    runner = load(model=file_of(kind, tmp_path))
     slot = allocated(runner, CONTEXT)
     runner.logits([rows(slot, [*ids[:30], 1, 2, 3])])
     found = runner.logits([rows(slot, ids, 30)])  # after a roll-back, beyond the window of Gemma's layers
-    with torch.inference_mode():
-        wanted = model(input_ids=torch.tensor([ids])).logits[0, 30:]
-    assert float((found - wanted).abs().max()) < NEAR
+    assert float((found - expected(ids, kind)[30:]).abs().max()) < NEAR
     assert kv_bytes(read_header(tmp_path / "tiny.gguf")) > 0
 
 
-def test_any_order_of_rollback_sharing_and_preemption_computes_the_same(load: Load) -> None:
-    runner, chance = load(), random.Random(1)
+@pytest.mark.parametrize("kind", ["llama", "gemma3"])
+def test_any_order_of_rollback_sharing_and_preemption_computes_the_same(
+    load: Load, kind: str, tmp_path: Path
+) -> None:
+    runner, chance = load(model=file_of(kind, tmp_path)), random.Random(1)
     known: dict[KvSlot, list[int]] = {allocated(runner, CONTEXT): [] for _ in range(3)}
     for _ in range(60):
         slot, source = chance.choice([*known]), chance.choice([*known])
@@ -128,11 +139,40 @@ def test_any_order_of_rollback_sharing_and_preemption_computes_the_same(load: Lo
         known[slot] = [*kept, *new]
         assert runner.resize(slot, len(known[slot]), len(kept))
         logits = runner.logits([rows(slot, known[slot], len(kept))])
-        difference = logits - expected(known[slot])[len(kept) :]
+        difference = logits - expected(known[slot], kind)[len(kept) :]
         assert float(difference.abs().max()) < NEAR
     for slot in known:
         runner.free(slot)
     assert runner.kv_used == 0
+
+
+@pytest.mark.parametrize("kept", [16, 44])
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_keys_that_a_window_has_passed_are_there_for_a_shared_prefix_and_a_roll_back(
+    load: Load, kept: int, is_shared: bool, tmp_path: Path
+) -> None:
+    """libllama would give their cells to the rows of `other`, and remove those of earlier positions."""
+    file = file_of("gemma3", tmp_path)
+    runner, fresh, ids = load(model=file), load(model=file), list(range(48))
+    short, slot, other = (allocated(runner, length) for length in (12, CONTEXT, CONTEXT))
+    runner.logits([rows(short, [9] * 12, outputs=0)])
+    runner.logits([rows(slot, ids, outputs=0)])
+    runner.free(short)
+    runner.logits([rows(other, [5] * 60, outputs=0)])
+    if is_shared:
+        source, slot = slot, allocated(runner, 0)
+        assert runner.copy_prefix(source, slot, kept)
+        assert runner.resize(slot, CONTEXT, kept)
+    text = [*ids[:kept], 1, 2, 3]
+    found = runner.logits([rows(slot, text, kept)])
+    wanted = fresh.logits([rows(allocated(fresh, CONTEXT), text)])[kept:]
+    assert float((found - wanted).abs().max()) < NEAR
+
+
+def test_the_library_computes_all_rows_of_a_forward_at_once(load: Load) -> None:
+    """A cell has no twin before its forward ends, so a later part of it must not look for cells."""
+    runner, found = load(max_batch_tokens=2048), library.load_library()
+    assert found.llama_n_ubatch(runner._context) == runner._num_rows == 512
 
 
 def test_a_shared_prefix_takes_its_memory_once_and_outlives_its_first_owner(load: Load) -> None:
@@ -191,8 +231,7 @@ def test_deterministic_rows_have_the_bits_of_a_prefill(
     load: Load, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Under full memory, after roll-backs, copies, preemption and failed forwards, again and again."""
-    pattern = {"gemma3.attention.sliding_window_pattern": 2} if kind == "gemma3" else {}
-    file = gguf_of(make_tiny(kind), tmp_path / "tiny.gguf", **pattern)
+    file = file_of(kind, tmp_path)
     runner, chance = load(model=file, deterministic=True, kv_tokens=4 * CONTEXT), random.Random(2)
     assert runner.info.row_invariant
     found = library.load_library()
@@ -288,9 +327,34 @@ def test_a_cut_file_is_named_at_whatever_byte_it_ends(load: Load, file: Path, tm
 def test_lengths_and_memory_are_named(load: Load) -> None:
     assert "max_model_len: is 65, at most 64, the model's context" in rejection(load, max_model_len=65)
     assert "kv_tokens: is 15, must be at least 16" in rejection(load, kv_tokens=15)
-    assert "lower kv_tokens, or set auto" in rejection(load, kv_tokens=10**12)
+    assert "lower kv_tokens, set auto, or use a smaller file" in rejection(load, kv_tokens=10**12)
     assert load(max_model_len=32).info.context_length == 32
     assert load(kv_tokens="auto").info.kv_capacity == 16_384
+
+
+@pytest.mark.parametrize("kv_tokens", ["auto", 32])
+def test_a_file_as_large_as_the_memory_is_refused_before_it_is_loaded(
+    load: Load, file: Path, kv_tokens: str | int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start, "find_machine", lambda: Machine(memory_bytes=file.stat().st_size))
+    monkeypatch.setattr(start, "_load", None)
+    found = rejection(load, kv_tokens=kv_tokens)
+    assert found.startswith(f"kv_tokens: is {16 if kv_tokens == 'auto' else 32}, which take 0.0 GB beside")
+
+
+def test_an_unknown_memory_limits_nothing(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start, "find_machine", Machine)
+    assert load(kv_tokens="auto").info.kv_capacity == 16_384
+
+
+def test_more_sequences_than_the_library_can_have_are_refused(load: Load, tmp_path: Path) -> None:
+    most = "max_sequences: is 255, at most 254 with deterministic: true"
+    assert rejection(load, max_sequences=255, deterministic=True) == most
+    file = file_of("gemma3", tmp_path)
+    most = "max_sequences: is 129, at most 128 for a model whose attention has a window"
+    assert rejection(load, model=file, max_sequences=129) == most
+    runner = load(model=file, max_sequences=128, kv_tokens=2048)
+    assert None not in [runner.allocate(16) for _ in range(128)]
 
 
 def test_a_tokenizer_that_makes_other_tokens_is_refused(
