@@ -4,6 +4,7 @@ import mmap
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from struct import Struct
 from struct import error as StructError
@@ -20,6 +21,8 @@ _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 _FIRST_BYTES, _MOST_BYTES = 1 << 23, 1 << 28
 """Bytes of a stream after which its header is parsed first; a header has about ten million, at most these.
 In a file, the weights follow: no count of a header may be as large as they are."""
+_MOST_VALUES = 1 << 23
+"""Values of all lists of a header: several for each token of the largest vocabulary."""
 _PART = re.compile(r"-\d{5}-of-(?P<number>(?!00000)\d{5})\.gguf$")
 
 
@@ -110,13 +113,14 @@ class _Reader:
 
     def __init__(self, content: mmap.mmap | bytearray, size: int) -> None:
         self._content, self._size, self._place = content, size, len(_MAGIC)
+        self._num_left = _MOST_VALUES
 
     def metadata(self) -> dict[str, Any]:
         version = self._number("I")
         if version not in _VERSIONS:
             raise _HeaderError(f"its version is {version}, must be one of {_VERSIONS}")
         _, number = self._number("Q"), self._number("Q")
-        return {self._text(): self._value(self._number("I")) for _ in range(self._count(number, 1))}
+        return {self._text(): self._value(self._number("I")) for _ in range(self._num_values(number, 1))}
 
     def _value(self, kind: int) -> Any:
         if kind == _TEXT:
@@ -125,14 +129,23 @@ class _Reader:
             return self._number(self._code(kind))
         kind, number = self._number("I"), self._number("Q")
         if kind == _TEXT:
-            return [self._text() for _ in range(self._count(number, 8))]
-        code = Struct(f"<{self._count(number, 1)}{self._code(kind)}")
-        return list(self._unpack(code))
+            return [self._text() for _ in range(self._num_values(number, 8))]
+        value = Struct(f"<{self._code(kind)}")
+        size = self._num_values(number, value.size) * value.size
+        return [*chain.from_iterable(value.iter_unpack(self._bytes(size)))]
 
     def _code(self, kind: int) -> str:
         if kind not in _NUMBERS:
             raise _HeaderError(f"it has a value of the unknown type {kind}")
         return _NUMBERS[kind]
+
+    def _num_values(self, number: int, least_bytes: int) -> int:
+        """Return the number of values of a list, each of which takes at least `least_bytes`."""
+        self._count(number, least_bytes)
+        self._num_left -= number
+        if self._num_left < 0:
+            raise _HeaderError(f"its lists have more than {_MOST_VALUES} values")
+        return number
 
     def _count(self, number: int, least_bytes: int) -> int:
         if number * least_bytes > self._size - self._place:
@@ -140,16 +153,14 @@ class _Reader:
         return number
 
     def _number(self, code: str) -> Any:
-        return self._unpack(Struct(f"<{code}"))[0]
+        value = Struct(f"<{code}")
+        return value.unpack(self._bytes(value.size))[0]
 
     def _text(self) -> str:
-        length = self._count(self._number("Q"), 1)
-        start, self._place = self._place, self._place + length
+        return self._bytes(self._count(self._number("Q"), 1)).decode("utf-8", "replace")
+
+    def _bytes(self, number: int) -> bytes | bytearray:
+        start, self._place = self._place, self._place + number
         if self._place > len(self._content):
             raise StructError
-        return self._content[start : self._place].decode("utf-8", "replace")
-
-    def _unpack(self, code: Struct) -> tuple[Any, ...]:
-        values = code.unpack_from(self._content, self._place)
-        self._place += code.size
-        return values
+        return self._content[start : self._place]

@@ -10,6 +10,8 @@ _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 2, 3, 4, 5, 6
 """Types of tokens (`tokenizer.ggml.token_type`); others are ordinary."""
 _SPACE = "▁"
 _MOST_TOKENS = 1 << 21
+_MOST_SPLIT_LETTERS = 1 << 30
+"""Letters of the two parts of each token at each place, in which merges are found: squares of lengths."""
 
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
@@ -267,6 +269,11 @@ class _Vocabulary:
             for number, token in self._tokens.items()
             if self._types[number] not in (_UNKNOWN, _CONTROL, _BYTE) and number < len(scores)
         }
+        if sum(len(token) ** 2 for token in ordinary) > _MOST_SPLIT_LETTERS:
+            raise ModelError(
+                f"tokenizer.ggml.tokens: has tokens of up to {max(map(len, ordinary))} letters, the squares"
+                f" of all lengths may add up to at most {_MOST_SPLIT_LETTERS}"
+            )
         for token in sorted(ordinary, key=lambda token: -scores[ordinary[token]]):
             for place in range(1, len(token)):
                 left, right = token[:place], token[place:]
@@ -284,7 +291,7 @@ class _Vocabulary:
         Raises:
             ModelError: A value is of another type.
         """
-        values = list[Any](self._get(name, []))
+        values: list[Any] = self._get(name, [])
         if (other := next((each for each in values if not isinstance(each, type_)), None)) is not None:
             kind = "texts" if type_ is str else "numbers"
             raise ModelError(f"tokenizer.ggml.{name}: holds {cut(repr(other), 60)}, must hold {kind}")

@@ -99,11 +99,31 @@ def test_a_stream_that_has_no_end_of_a_header_is_ended() -> None:
             streamed_header("m", itertools.chain([begin], itertools.repeat(bytes(1 << 20))))
 
 
+def with_list(file: Path, kind: int, number: int, num_bytes: int) -> Path:
+    """Write a header with one list, whose values are zeros."""
+    begin = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q4sIIQ", 4, b"list", 9, kind, number)
+    file.write_bytes(begin)
+    os.truncate(file, len(begin) + num_bytes)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "message"),
+    [
+        (0, 1 << 27, "its lists have more than 8388608 values"),
+        (8, 1 << 24, "its lists have more than 8388608 values"),
+        (12, 1 << 26, f"it has a list of {1 << 26} values, more than the file holds"),
+    ],
+)
+def test_a_list_that_would_take_gigabytes_is_refused(
+    tmp_path: Path, kind: int, number: int, message: str
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        read_header(with_list(tmp_path / "m.gguf", kind, number, 1 << 30))
+
+
 def test_a_count_is_not_believed_because_weights_follow(tmp_path: Path) -> None:
-    numbers = struct.pack("<Q4sIIQ", 4, b"list", 9, 0, 1 << 20)
-    (file := tmp_path / "m.gguf").write_bytes(
-        b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + numbers + bytes(2 << 20)
-    )
+    file = with_list(tmp_path / "m.gguf", 0, 1 << 20, 2 << 20)
     assert len(read_header(file)["list"]) == 1 << 20
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("services.common.gguf.header._MOST_BYTES", 1 << 16)
@@ -193,6 +213,11 @@ def test_the_rows_that_pad_an_embedding_are_no_tokens(tmp_path: Path) -> None:
         ({"tokenizer.ggml.tokens": [7, 8]}, "tokenizer.ggml.tokens: holds 7, must hold texts"),
         ({"tokenizer.ggml.token_type": ["1"]}, "tokenizer.ggml.token_type: holds '1', must hold numbers"),
         ({"tokenizer.ggml.merges": [7, 8]}, "tokenizer.ggml.merges: holds 7, must hold texts"),
+        (
+            {"tokenizer.ggml.model": "llama", "tokenizer.ggml.scores": [0.5]}
+            | {"tokenizer.ggml.tokens": ["x" * (1 << 20)]},
+            "tokenizer.ggml.tokens: has tokens of up to 1048576 letters, the squares of all lengths",
+        ),
         (
             {"tokenizer.ggml.model": "llama", "tokenizer.ggml.scores": ["x" * 99]},
             f"tokenizer.ggml.scores: holds '{'x' * 56}..., must hold numbers",
