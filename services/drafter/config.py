@@ -1,7 +1,6 @@
 """Configuration of one drafter replica that runs a model, by its engine."""
 
 import math
-import os
 from pathlib import Path
 from typing import Literal, Self
 
@@ -9,6 +8,7 @@ from pydantic import Field, model_validator
 
 from flyserve.core.messages import Role
 from services.common.config import AutoSwitch, Config
+from services.common.machine.machine import affinity_cpus
 from services.common.sections import Engines
 from services.common.service_config import ServeSection
 from services.drafter.ahead import DraftingLimits
@@ -109,7 +109,7 @@ class DrafterProcess(DraftingSection, ReplicaConfig, ServeSection):
     @property
     def limits(self) -> DraftingLimits:
         """The limits of a session on this machine."""
-        ahead_sequences = self.ahead_sequences(len(os.sched_getaffinity(0)))
+        ahead_sequences = self.ahead_sequences(affinity_cpus())
         return DraftingLimits(self.max_draft, ahead_sequences, is_ahead_chosen=self.draft_ahead == "auto")
 
     def ahead_sequences(self, usable_cpus: int) -> float:

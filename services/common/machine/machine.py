@@ -64,10 +64,17 @@ def find_machine(root: Path = ROOT, environment: Mapping[str, str] = os.environ)
 
 def usable_cores(root: Path = ROOT, affinity: Collection[int] | None = None) -> int:
     """Return the CPUs that this process may use, at least 1."""
-    numbers = [len(os.sched_getaffinity(0) if affinity is None else affinity), cpu_quota(root)]
+    numbers = [affinity_cpus() if affinity is None else len(affinity), cpu_quota(root)]
     if (allowed := allowed_cpus(root)) is not None:
         numbers.append(allowed)
     return max(1, math.floor(min(numbers)))
+
+
+def affinity_cpus() -> int:
+    """Return the CPUs of this process's affinity; where the system has none, as macOS, all of them."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def has_matrix_units(root: Path = ROOT) -> bool:

@@ -1,5 +1,6 @@
 """Machines of every kind, as files of a false root and as the output of a false driver."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,15 @@ _QUOTA = {"cpu.cfs_quota_us": "250000\n", "cpu.cfs_period_us": "100000\n"}
 )
 def test_cores(tmp_path: Path, files: dict[str, str], cores: int) -> None:
     assert usable_cores(made(tmp_path, files), _EIGHT_CORES) == cores
+
+
+def test_all_cores_count_where_the_system_has_no_affinity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """macOS has none."""
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 10)
+    assert usable_cores(tmp_path) == 10
 
 
 @pytest.mark.parametrize(

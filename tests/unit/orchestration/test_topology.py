@@ -1,4 +1,5 @@
 import math
+import os
 from typing import Any
 
 import pytest
@@ -123,6 +124,15 @@ def test_drafting_ahead_takes_spare_cpus(
     config = parse(DrafterConfig, data, "drafter")
     assert config.ahead_sequences(usable_cpus=4) == expected
     assert config.limits.is_ahead_chosen is (draft_ahead == "auto")
+
+
+def test_drafting_ahead_counts_all_cpus_where_the_system_has_no_affinity(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    config = parse(DrafterConfig, {"model": "/m", "declared_cpus": 4.5}, "drafter")
+    assert config.limits.ahead_sequences == 3
 
 
 TIERS = {"drafter": {"model": "/m/small"}, "sub_drafter": {}}
