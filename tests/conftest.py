@@ -8,6 +8,7 @@ from collections.abc import Generator
 import pytest
 from hypothesis import settings
 
+from flyserve.signals import stop_signals
 from orchestration.local.local_ray import prepare_environment
 from services.common.garbage import exempt_from_collection
 from services.common.machine.machine import usable_cores
@@ -42,13 +43,15 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol() -> Generator[None, object, object]:
-    # A test that does the work of a whole process sets the level of all logs, which later tests read.
+    # A test that does the work of a whole process sets the level of all logs, and may receive a signal by
+    # which it ends: later tests read both.
     root = logging.getLogger()
     level = root.level
     try:
         return (yield)
     finally:
         root.setLevel(level)
+        stop_signals.first = None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
