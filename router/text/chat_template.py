@@ -30,6 +30,15 @@ _SET_BY_ROUTER = frozenset(
 
 _TALK = [{"role": role, "content": "Hello"} for role in ("system", "user", "assistant", "user")]
 """A conversation that most templates take, wholly or in part."""
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "find",
+        "description": "Find it.",
+        "parameters": {"type": "object", "properties": {}},
+    },
+}
+"""A tool for templates that are only for requests with tools."""
 
 
 class Ending(Enum):
@@ -115,9 +124,11 @@ class ChatTemplate:
             found = "must not be set: the router uses this name itself; leave it out"
             paths = (f"chat_template_kwargs.{name}" for name in reserved)
             raise InvalidRequest(*(FieldViolation(path, found) for path in paths))
-        messages = self.fitted(messages, bool(tools))
+        last, messages = messages[-1], self.fitted(messages, bool(tools))
         mark = f"[{uuid.uuid4().hex}]" if ending is Ending.CONTINUATION else ""
         if mark:
+            if any(last[name] != messages[-1][name] for name in ("role", "content")):
+                raise _not_last()
             messages = [*messages[:-1], {**messages[-1], "content": messages[-1]["content"] + mark}]
         variables = {**variables, "continue_final_message": bool(mark)}
         compiled, text = self._rendered(source, messages, variables, ending is Ending.ANSWER, tools, most)
@@ -125,7 +136,7 @@ class ChatTemplate:
 
     def fitted(self, messages: Sequence[Mapping[str, Any]], has_tools: bool) -> Sequence[Mapping[str, Any]]:
         """Return messages in a form that the template takes; their calls have arguments as JSON text."""
-        return self._fit(self._source(has_tools)).fitted(messages)
+        return self._fit(has_tools).fitted(messages)
 
     def lost_tokens(self) -> list[str]:
         """Return control tokens that the template writes in a way that makes them look like a client's."""
@@ -166,8 +177,9 @@ class ChatTemplate:
         own = self._tokenizer.template_for(has_tools)
         return (own if self._template is None else self._template) or ""
 
-    def _fit_of(self, source: str) -> TemplateFit:
-        return TemplateFit(lambda messages: self._rendered(source, messages, {}, True, ())[1], source)
+    def _fit_of(self, has_tools: bool) -> TemplateFit:
+        source, tools = self._source(has_tools), [_TOOL] if has_tools else []
+        return TemplateFit(lambda messages: self._rendered(source, messages, {}, True, tools)[1], source)
 
     def _compile(self, source: str) -> _Compiled:
         template = self._environment.from_string(source)
@@ -199,9 +211,13 @@ def _within(most: float, parts: Iterable[str]) -> Iterator[str]:
 def _up_to(mark: str, text: Traced) -> Traced:
     """Return a rendered text up to a mark at the end of the last message."""
     if (end := text.rfind(mark)) < 0:
-        found = "end with a message that the model's chat template does not render at its end"
-        raise InvalidRequest.of("messages", f"{found}: set continue_final_message to false")
+        raise _not_last()
     return text[:end]
+
+
+def _not_last() -> InvalidRequest:
+    found = "end with a message that the model's chat template does not render at its end"
+    return InvalidRequest.of("messages", f"{found}: set continue_final_message to false")
 
 
 def _for_template(message: Mapping[str, Any], has_channels: bool) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flyserve.core.errors import InvalidRequest
-from router.text.chat_template import ChatTemplate
+from router.text.chat_template import ChatTemplate, Ending
 from router.text.template_fit import TemplateFit
 from router.text.tokenizer import Tokenizer
 from tests.support.chat_tokenizers import chat_tokenizer
@@ -56,10 +56,10 @@ def tokenizer() -> Tokenizer:
 def text(tokenizer: Tokenizer, tmp_path: Path) -> Any:
     """Function that returns the prompt of a conversation by a template."""
 
-    def render(source: str, *messages: dict[str, Any]) -> str:
+    def render(source: str, *messages: dict[str, Any], **options: Any) -> str:
         file = tmp_path / "own.jinja"
         file.write_text(source, encoding="utf-8")
-        ids = ChatTemplate(tokenizer, file).render(messages, {})
+        ids = ChatTemplate(tokenizer, file).render(messages, {}, **options)
         return str(tokenizer.decode(ids, skip_special_tokens=False))
 
     return render
@@ -91,6 +91,18 @@ def test_all_that_instructs_the_model_is_in_the_prompt(
     text: Any, source: str, messages: tuple[dict[str, Any], ...], prompt: str
 ) -> None:
     assert text(source, *messages) == prompt
+
+
+def test_a_template_for_requests_with_tools_is_tried_with_one(text: Any) -> None:
+    source = "{% for tool in tools %}{{ tool.function.name }};{% endfor %}" + ANY
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    assert text(source, HI, YO, B, HI, tools=tools) == "f;user=hi;assistant=yo;system=b;user=hi;"
+
+
+def test_no_other_message_is_continued_than_the_last(text: Any) -> None:
+    assert text(ANY, HI, YO, B, ending=Ending.CONTINUATION) == "user=hi;assistant=yo;system=b"
+    with pytest.raises(InvalidRequest, match="does not render at its end: set continue_final_message"):
+        text(STRICT, HI, YO, B, ending=Ending.CONTINUATION)
 
 
 @pytest.mark.parametrize("source", [ONE_CALL, FIRST_CALL])
