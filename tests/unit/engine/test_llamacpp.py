@@ -347,6 +347,13 @@ def test_an_unknown_memory_limits_nothing(load: Load, monkeypatch: pytest.Monkey
     assert load(kv_tokens="auto").info.kv_capacity == 16_384
 
 
+def test_sequences_may_be_more_than_the_rows_of_a_batch(load: Load) -> None:
+    """The library would end the process."""
+    runner = load(max_sequences=40, max_batch_tokens=64)
+    difference = runner.logits([rows(allocated(runner, 16), [3, 14])]) - expected([3, 14])
+    assert float(difference.abs().max()) < NEAR
+
+
 def test_more_sequences_than_the_library_can_have_are_refused(load: Load, tmp_path: Path) -> None:
     most = "max_sequences: is 255, at most 254 with deterministic: true"
     assert rejection(load, max_sequences=255, deterministic=True) == most
