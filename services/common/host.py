@@ -85,8 +85,8 @@ _OPTIONS: Sequence[tuple[str, Any]] = (
     ("grpc.so_reuseport", 0),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    # NOTE: gRPC's clients measure a connection by pings while they read. A slow one still reads, and pings,
-    # when its server has nothing to send. By default the fourth such ping ends the connection.
+    # NOTE: clients ping while a call waits, as ours do each 30 s, and while they read what came before. By
+    # default a server that sends nothing allows one in five minutes, and ends the connection at the fourth.
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.server_handshake_timeout_ms", int(_HANDSHAKE_S * 1000)),
     ("grpc.max_concurrent_streams", _MOST_CALLS),

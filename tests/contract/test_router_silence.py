@@ -91,18 +91,30 @@ async def test_a_silent_target_is_replaced_in_the_middle_of_a_stream(model: Path
     assert sum(response.statistics.replays for response in responses) >= 1
 
 
+class Hanging(FakeTarget):
+    """A target that answers no probe once it hangs."""
+
+    hangs = False
+
+    async def Info(self, request: Any, context: Any) -> Any:
+        if self.hangs:
+            await asyncio.Event().wait()
+        return await super().Info(request, context)
+
+
 @pytest.mark.parametrize("drains", [True, False])
-async def test_a_silent_target_that_drains_or_left_the_registry_is_replaced(
+async def test_a_target_that_hangs_while_it_drains_or_after_it_left_the_registry_is_replaced(
     model: Path, drains: bool
 ) -> None:
-    targets, registry = [FakeTarget(HashModel()), FakeTarget(HashModel())], Registry()
-    config = {"http_port": 0, "balancing": "round_robin", "verify_timeout_s": 2 * PATIENCE_S}
+    hanging, sound, registry = Hanging(HashModel()), FakeTarget(HashModel()), Registry()
+    config: dict[str, Any] = {"http_port": 0, "balancing": "round_robin", "verify_timeout_s": 2 * PATIENCE_S}
     async with (
-        behind_proxies(*targets) as proxies,
+        serving(hanging.host) as first,
+        serving(sound.host) as second,
         serving(Host(registry_service(registry))) as address,
     ):
-        lost, kept = (Endpoint(Role.TARGET, proxy.address, proxy.address) for proxy in proxies)
-        registry.publish((lost, kept))
+        leaving, kept = Endpoint(Role.TARGET, first, "leaving"), Endpoint(Role.TARGET, second, "kept")
+        registry.publish((leaving, kept))
         async with (
             routed(model, registry=address, **config) as rig,
             httpx2.AsyncClient(base_url=rig.addresses[1], timeout=PATIENCE_S) as http,
@@ -115,17 +127,28 @@ async def test_a_silent_target_that_drains_or_left_the_registry_is_replaced(
 
             await has_targets(2)
             expected = ids(await rig.generate(PLAIN))
-            gate = held(targets[0], 3)
-            targets[0].num_steps = 0
+            hanging.num_steps = 0
+            held(hanging, 3)
             calls = [asyncio.create_task(rig.generate(PLAIN)) for _ in range(4)]
-            await stepped(targets[0], 3)
-            registry.publish((replace(lost, draining=True), kept) if drains else (kept,))
+            await stepped(hanging, 3)
+            registry.publish((replace(leaving, draining=True), kept) if drains else (kept,))
             await has_targets(1)
-            proxies[0].swallow()
-            gate.set()
+            hanging.hangs = True
             responses = await asyncio.gather(*calls)
     assert all(ids(response) == expected for response in responses)
     assert sum(response.statistics.replays for response in responses) >= 1
+
+
+async def test_a_target_that_ends_refuses_probes_and_finishes_its_sequences(model: Path) -> None:
+    targets = [FakeTarget(HashModel()), FakeTarget(HashModel())]
+    async with AsyncExitStack() as stack:
+        addresses = [await stack.enter_async_context(serving(paced(target, 0.03).host)) for target in targets]
+        rig = await stack.enter_async_context(routed(model, addresses, balancing="round_robin"))
+        calls = [asyncio.create_task(rig.generate(PLAIN)) for _ in targets]
+        await stepped(targets[0], 5)
+        end = asyncio.create_task(targets[0].host.drain(PATIENCE_S))
+        assert [response.statistics.replays for response in await asyncio.gather(*calls)] == [0, 0]
+        await end
 
 
 async def test_decoding_continues_without_a_silent_drafter_until_it_recovers(model: Path) -> None:
