@@ -40,7 +40,7 @@ class FakeInstance(TargetServicer):
         self.fault: Exception | None = None
         self.drained_within_s: float | None = None
         self.is_stopped = False
-        self._is_up = False
+        self._start: asyncio.Task[None] | None = None
 
     async def Info(self, request: common_pb2.InfoRequest, context: Any) -> common_pb2.InfoResponse:
         return info_to_wire(INFO, self.load)
@@ -51,9 +51,10 @@ class FakeInstance(TargetServicer):
     async def address(self) -> str:
         if self.fault is not None:
             raise self.fault
-        if not self._is_up:
-            await self.host.start()
-            self._is_up = True
+        # NOTE: a caller may be cancelled, and another one ask; gRPC crashes if a server is started again.
+        if self._start is None:
+            self._start = asyncio.create_task(self.host.start())
+        await asyncio.shield(self._start)
         return self.host.address
 
     async def drain(self, grace_s: float) -> None:
@@ -65,7 +66,8 @@ class FakeInstance(TargetServicer):
 
     async def stop(self) -> None:
         self.is_stopped = True
-        if self._is_up:
+        if self._start is not None:
+            await self._start
             await self.host.drain(0.0)
 
 
