@@ -10,21 +10,21 @@ MOST_DEPTH = 64
 """Deepest nesting of a JSON Schema."""
 
 
-def parse_json_text(text: str, has_constants: bool = True, is_cut: bool = False) -> Any:
+def parse_json_text(text: str, is_cut: bool = False) -> Any:
     """Return the value of a JSON text; raise ValueError if it is none, or nested too deep.
 
     It has the rules of bodies: no text has half of a surrogate pair, which neither a tokenizer nor a response
-    can take. With `has_constants`, NaN and Infinity are numbers, as Python's own parser has it. With `is_cut`
-    the text may end anywhere: the value then has the part that there is.
+    can take. NaN and Infinity, which Python's own parser takes, are no JSON. With `is_cut` the text may end
+    anywhere: the value then has the part that there is.
     """
     partial: Literal[False, "trailing-strings"] = "trailing-strings" if is_cut else False
-    return pydantic_core.from_json(text, allow_inf_nan=has_constants, allow_partial=partial)
+    return pydantic_core.from_json(text, allow_inf_nan=False, allow_partial=partial)
 
 
 def is_json_object(text: str) -> bool:
     """Return True if a text is a JSON object."""
     try:
-        return isinstance(parse_json_text(text, has_constants=False), dict)
+        return isinstance(parse_json_text(text), dict)
     except ValueError:
         return False
 

@@ -237,7 +237,7 @@ def _parsed(text: str, what: str) -> Any:
     if not text:
         _missing(what)
     try:
-        return parse_json_text(text, has_constants=False)
+        return parse_json_text(text)
     except ValueError as error:
         if "recursion limit" in str(error):
             raise InvalidRequest.of("grammar", f"is nested too deep, at most {MOST_DEPTH} levels") from None

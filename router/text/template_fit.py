@@ -141,7 +141,7 @@ def arguments_of(text: str) -> dict[str, Any]:
     found: Any = text
     for is_cut in (False, True):
         with suppress(ValueError):
-            found = parse_json_text(text or "{}", has_constants=False, is_cut=is_cut)
+            found = parse_json_text(text or "{}", is_cut=is_cut)
             break
     if found is None:
         return {}

@@ -101,7 +101,7 @@ def json_of(text: str, types: frozenset[str]) -> str:
         if "string" not in types or (word == "None" and types != ANY):
             word = _PYTHON_WORDS.get(word, word)
         try:
-            found = _type_of(parse_json_text(word, has_constants=False))
+            found = _type_of(parse_json_text(word))
         except ValueError:
             found = "string"
         if found in types - STRING:
