@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from flyserve.core.version import VERSION
+from services.common.machine.machine import affinity_cpus
 
 _ROOT = Path(__file__).parent
 _FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16")
@@ -61,7 +62,7 @@ def this_machine() -> Machine:
     versions = {"FlyServe": VERSION, "Python": platform.python_version()}
     return Machine(
         cpu=info.get("model name", platform.machine()),
-        cores=len(os.sched_getaffinity(0)),
+        cores=affinity_cpus(),
         flags={flag: flag in flags for flag in _FLAGS},
         threads=THREADS,
         load=os.getloadavg()[0],

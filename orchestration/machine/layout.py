@@ -11,9 +11,9 @@ from services.common.machine.gpus import Gpu
 _FOR_WEIGHTS = 0.85
 """Share of a GPU's memory that weights may take; KV memory and forwards need the rest."""
 _DRAFTER_SHARE = 0.3
-"""Drafter's share of what the weights of both tiers leave of the only GPU."""
+"""Share of all drafters in what the weights of both tiers leave of the only GPU."""
 _LEAST_PART = 0.01
-"""Smallest part of a GPU for a drafter."""
+"""Smallest part of a GPU for a process of a drafter."""
 _DIGITS = 4
 """Decimal places in which Ray counts GPUs."""
 _IN_TURNS = 2
@@ -105,14 +105,16 @@ def _drafter_gpus(gpus: Sequence[Gpu], target: Demand, drafter: Demand) -> Share
 
 
 def _drafter_part(gpu: Gpu, target: Demand, drafter: Demand) -> float:
-    """Return the part of the only GPU for a drafter: its weights, and some of what those of both leave.
+    """Return the part of the only GPU for each drafter: its weights, and some of what those of all leave.
 
-    The target gets the rest. So the weights of each fit in its part if those of both fit on the GPU.
+    The target gets the rest. So the weights of each fit in its part if those of all fit on the GPU.
     """
+    replicas = drafter.fixed[1]
     room = _FOR_WEIGHTS * gpu.memory_bytes
-    left = max(0.0, room - target.weight_bytes - drafter.weight_bytes * drafter.fixed[1])
-    part = (drafter.weight_bytes + _DRAFTER_SHARE * left) / room if room else _DRAFTER_SHARE
-    return max(_LEAST_PART, round(part, 2))
+    left = max(0.0, room - target.weight_bytes - drafter.weight_bytes * replicas)
+    extra = _DRAFTER_SHARE * (left / room if room else 1) / replicas
+    part, scale = extra + (drafter.weight_bytes / room if room else 0), 10.0**_DIGITS
+    return max(_LEAST_PART, math.ceil(round(part * scale, 2 * _DIGITS)) / scale)
 
 
 def _target_gpus(gpus: Sequence[Gpu], helped: Share | None, target: Demand, drafter: Demand | None) -> Share:

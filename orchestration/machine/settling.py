@@ -192,7 +192,7 @@ def _keys(tier: ModelTier, share: Share, machine: Machine) -> Iterator[tuple[str
     if not isinstance(tier, VllmTier) or share.gpus in (0, 1):
         return
     if not tier.engine_args.keys() & set(MEMORY_ARGUMENTS):
-        yield "engine_args", {**tier.engine_args, MEMORY_ARGUMENTS[0]: round(0.9 * share.gpus, 2)}
+        yield "engine_args", {**tier.engine_args, MEMORY_ARGUMENTS[0]: round(0.9 * share.gpus, 4)}
 
 
 def _use(

@@ -39,8 +39,8 @@ def placed(number: int, target: Demand, drafter: Demand | None = None) -> tuple[
         (1, Demand(), None, ((1, 1, 1), None)),
         (0, Demand(replicas=2), Demand(shards=1), ((0, 1, 2), (0, 1, 1))),
         (8, Demand(gpus=0.0, shards=1), Demand(gpus=0.5), ((0, 1, 1), (0.5, 1, 1))),
-        (1, Demand(), Demand(replicas=2), ((0.4, 1, 1), (0.3, 1, 2))),
-        (1, Demand(), Demand(replicas=3), ((0.1, 1, 1), (0.3, 1, 3))),
+        (1, Demand(), Demand(replicas=2), ((0.7, 1, 1), (0.15, 1, 2))),
+        (1, Demand(), Demand(replicas=4), ((0.7, 1, 1), (0.075, 1, 4))),
         (1, Demand(), Demand(gpus=0.5), ((0.5, 1, 1), (0.5, 1, 1))),
         (1, Demand(), Demand(gpus=0.1), ((0.9, 1, 1), (0.1, 1, 1))),
         (4, Demand(), Demand(gpus=0.6, replicas=3), ((1, 1, 1), (0.6, 1, 3))),
@@ -87,7 +87,7 @@ def test_a_target_without_room_is_rejected_with_the_remedy(
         (
             1,
             Demand(),
-            Demand(replicas=4),
+            Demand(gpus=0.3, replicas=4),
             r"drafter\.gpus: 4 x 0\.3 = 1\.2 GPUs leave none to the target, of 1",
         ),
         (1, Demand(), Demand(gpus=0.5, replicas=2), r"drafter\.gpus: 2 x 0\.5 = 1 GPUs leave none"),
@@ -112,16 +112,18 @@ def test_the_only_gpu_is_divided_by_the_weights_and_by_what_they_leave() -> None
         sizes = (Demand(weight_bytes=round(size * _GB)) for size in (target, drafter))
         return [share.gpus for share in divide(gpus(1, memory_bytes), 16, *sizes) if share]
 
-    assert parts(24 * _GB, 16.06, 2.47) == [0.85, 0.15]
-    assert parts(80 * _GB, 16.06, 2.47) == [0.75, 0.25]
-    assert parts(24 * _GB, 10, 10) == [0.5, 0.5]
+    assert parts(24 * _GB, 16.06, 2.47) == [0.8514, 0.1486]
+    assert parts(80 * _GB, 16.06, 2.47) == [0.7454, 0.2546]
+    assert parts(24 * _GB, 10, 10) == [0.5039, 0.4961]
     assert parts(80 * _GB, 67.3, 0.1) == [0.99, 0.01]
 
 
-@given(st.integers(1, 80 * _GB), st.integers(0, 80 * _GB))
-def test_weights_that_fit_on_the_only_gpu_fit_in_their_parts_of_it(target: int, drafter: int) -> None:
-    assume(target + drafter <= 0.83 * 80 * _GB)
-    shares = divide(gpus(1), 16, Demand(weight_bytes=target), Demand(weight_bytes=drafter))
+@given(st.integers(1, 80 * _GB), st.integers(0, 80 * _GB), st.integers(1, 8))
+def test_weights_that_fit_on_the_only_gpu_fit_in_their_parts_of_it(
+    target: int, drafter: int, replicas: int
+) -> None:
+    assume(target + max(drafter, 0.68 * _GB) * replicas <= 0.849 * 80 * _GB)
+    shares = divide(gpus(1), 16, Demand(weight_bytes=target), Demand(weight_bytes=drafter, replicas=replicas))
     for share, weight_bytes in zip(shares, (target, drafter), strict=True):
         assert share is not None and weight_bytes <= 0.85 * share.gpus * 80 * _GB
 
