@@ -17,7 +17,8 @@ from router.json_text import MOST_DEPTH, check_depth, parse_json_text
 from router.requests.forced_length import forced_length
 from services.common.grammars.compilations import Compilations
 from services.common.grammars.follower import GrammarFollower
-from services.common.grammars.host import GrammarHost, HostedGrammar, TokenizerSource
+from services.common.grammars.host import GrammarHost, TokenizerSource
+from services.common.grammars.hosted import HostedGrammar
 from services.common.grammars.library import (
     FaultySchemas,
     GrammarError,

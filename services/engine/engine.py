@@ -13,7 +13,7 @@ from flyserve.core.clock import Clock
 from flyserve.core.errors import FieldViolation, InvalidRequest, NotReady, refuse
 from flyserve.core.limits import MOST_LOGPROBS, check_sampling
 from flyserve.core.messages import Load, ModelInfo, Open, StepTimes
-from services.common.grammars.host import HostedGrammar
+from services.common.grammars.hosted import HostedGrammar
 from services.engine.base import Job, RunnerLost, Scorer
 from services.engine.config import ModelSection
 from services.engine.core import EngineCore

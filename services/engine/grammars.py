@@ -8,7 +8,8 @@ from pathlib import Path
 
 from flyserve.core.errors import InvalidRequest, NotReady
 from services.common.grammars.compilations import Compilations
-from services.common.grammars.host import GrammarHost, HostedGrammar, TokenizerSource
+from services.common.grammars.host import GrammarHost, TokenizerSource
+from services.common.grammars.hosted import HostedGrammar
 from services.common.grammars.library import GrammarError, GrammarLost
 from services.common.grammars.limits import REPLICA_LIMITS
 

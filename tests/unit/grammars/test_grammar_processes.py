@@ -19,7 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.common.grammars.follower import Mask
-from services.common.grammars.host import GrammarHost, HostedGrammar, TokenizerSource
+from services.common.grammars.host import GrammarHost, TokenizerSource
+from services.common.grammars.hosted import HostedGrammar
 from services.common.grammars.library import GrammarError, GrammarLost
 from services.common.grammars.limits import GrammarLimits
 from services.common.grammars.process import Parent

@@ -11,7 +11,7 @@ from flyserve.core.errors import InvalidRequest
 from flyserve.core.grammar import Grammar, GrammarKind
 from router.config import LimitsConfig
 from router.requests.grammars import Grammars
-from services.common.grammars.host import HostedGrammar
+from services.common.grammars.hosted import HostedGrammar
 from tests.support.processes import TARGET_MODEL
 
 SCHEMA = GrammarKind.JSON_SCHEMA
