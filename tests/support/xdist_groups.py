@@ -1,6 +1,7 @@
 """Groups of tests that run one after the other in one worker, if the suite runs with several workers."""
 
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 _SHARED = {
     "ray": ("tests/system/ray/", "tests/nightly/ray/"),
@@ -20,6 +21,16 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
+
+    def _reschedule(self, node: WorkerController) -> None:
+        """Send groups until a worker has two tests, or nothing is left.
+
+        It starts a test only when it knows the next, or that there is none. One that replaces a worker that
+        has died would get a single group, and wait for ever if that has one test left.
+        """
+        super()._reschedule(node)
+        while not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
+            super()._reschedule(node)
 
 
 def group_of(nodeid: str) -> str:
