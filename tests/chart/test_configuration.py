@@ -66,6 +66,19 @@ def test_pods_decide_what_is_left_to_the_machine(tmp_path: Path) -> None:
     assert specs[Role.TARGET].config["threads"] == "auto" and specs[Role.TARGET].num_cpus == 1
 
 
+@pytest.mark.parametrize("keys", [{"quantization": "int8"}, {"engine": "llamacpp", "model": "/m/small.gguf"}])
+def test_a_tier_that_can_take_no_gpus_gets_none_in_pods_that_have_some(
+    keys: dict[str, Any], tmp_path: Path
+) -> None:
+    auto = {"gpus": "auto", "threads": 1}
+    pods = {"target": {"gpus": 1}, "drafter": {"runsWith": "target"}}
+    (made,) = deployments(
+        rendered(tmp_path, {"target": auto, "drafter": auto | keys, "pods": pods}), tmp_path
+    )
+    assert isinstance(made.drafter, ModelTier)
+    assert (made.target.gpus, made.drafter.gpus) == (1, 0)
+
+
 def test_sections_that_are_left_away_are_left_away(tmp_path: Path) -> None:
     (made,) = deployments(rendered(tmp_path, {"drafter": None, "sub_drafter": None}), tmp_path)
     assert made.drafter is None and made.sub_drafter is None

@@ -20,7 +20,7 @@
 {{- end -}}
 
 {{/* The keys of a tier that its values leave to the chart, as JSON: those of the shipped drafter and sub-drafter, and
-the number that gpus: auto stands for. Arguments: root, role. */}}
+the number that gpus: auto stands for; llama.cpp and quantization allow none. Arguments: root, role. */}}
 {{- define "flyserve.filledKeys" -}}
 {{- $tier := get .root.Values .role -}}
 {{- $keys := dict -}}
@@ -32,7 +32,9 @@ the number that gpus: auto stands for. Arguments: root, role. */}}
 {{- end -}}
 {{- if eq (toString $tier.gpus) "auto" -}}
 {{- $host := dig .role "runsWith" "" .root.Values.pods | default .role -}}
-{{- $_ := set $keys "gpus" (ternary 1 0 (gt (get .root.Values.pods $host | dig "gpus" 0 | int) 0)) -}}
+{{- $isOnCpu := or (eq ($tier.engine | default "") "llamacpp") (ne ($tier.quantization | default "none") "none") -}}
+{{- $hasGpus := gt (get .root.Values.pods $host | dig "gpus" 0 | int) 0 -}}
+{{- $_ := set $keys "gpus" (ternary 1 0 (and $hasGpus (not $isOnCpu))) -}}
 {{- end -}}
 {{- toJson $keys -}}
 {{- end -}}
