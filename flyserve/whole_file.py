@@ -2,13 +2,13 @@
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from flyserve.core.errors import ConfigError
 
-__all__ = ["check_writable", "write_whole"]
+__all__ = ["check_distinct_files", "check_writable", "write_whole"]
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -44,6 +44,17 @@ def check_writable(path: Path) -> None:
             os.unlink(name)
 
 
+def check_distinct_files(files: Mapping[str, Path | None]) -> None:
+    """Raise ConfigError if two options name one file, which one of them would then destroy."""
+    found = dict[str, str]()
+    for option, path in files.items():
+        if path is None or _is_special(path):
+            continue
+        earlier = found.setdefault(os.path.realpath(path), option)
+        if earlier != option:
+            raise ConfigError(f"{option}: {path} is the file of {earlier}, too: name another file")
+
+
 def _is_special(path: Path) -> bool:
     return path.exists() and not path.is_file()
 
@@ -52,6 +63,8 @@ def _begin(path: Path) -> tuple[Path, int, str]:
     """Return the file that a path names, and an open new one beside it, with its name."""
     whole = Path(os.path.realpath(path))
     whole.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileNotFoundError):
+        whole.stat()  # a link to itself names no file
     return whole, *tempfile.mkstemp(dir=whole.parent, prefix=f".{whole.name}.")
 
 

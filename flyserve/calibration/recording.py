@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import Field, asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 from flyserve.core.errors import ConfigError
 from flyserve.core.evidence import RoundEvidence
@@ -138,6 +138,8 @@ def load_recording(path: Path | None, pair: Pair | None, draft_length: int | Non
         if header["format"] != _FORMAT or header["num_prompts"] != len(lines):
             raise ValueError
         made_with = Pair(**{**header["pair"], "ending_ids": tuple(header["pair"]["ending_ids"])})
+        if not all(_has_its_type(made_with, each) for each in fields(Pair)):
+            raise ValueError
         found = Recording(made_with, {line["prompt"]: _prompt(line) for line in lines})
     except OSError as error:
         raise ConfigError(f"--recording: {path} cannot be read: {error.strerror}") from None
@@ -149,6 +151,11 @@ def load_recording(path: Path | None, pair: Pair | None, draft_length: int | Non
     if made_with != wanted:
         raise ConfigError(f"--recording: {path} {_difference(made_with, wanted)}: name another file")
     return found
+
+
+def _has_its_type(pair: Pair, of_pair: Field[Any]) -> bool:
+    declared: Any = get_origin(of_pair.type) or of_pair.type
+    return isinstance(getattr(pair, of_pair.name), declared)
 
 
 def _listed(evidence: RoundEvidence) -> Sequence[Any]:

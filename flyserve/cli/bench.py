@@ -15,7 +15,7 @@ from flyserve.cli.up import running
 from flyserve.client_base import ADDRESS_VARIABLE
 from flyserve.core.errors import ConfigError
 from flyserve.server import demo_file
-from flyserve.whole_file import check_writable, write_whole
+from flyserve.whole_file import check_distinct_files, check_writable, write_whole
 
 if TYPE_CHECKING:
     from flyserve.bench.comparison import Report
@@ -76,6 +76,7 @@ def bench(
 
         if connection.encrypts() and not connection.address:
             raise ConfigError("--tls: needs the --address of a deployment: the demo speaks no TLS")
+        check_distinct_files({"--prompts": prompts, "--output": report})
         if report is not None:
             check_writable(report)
         wanted = problems or DEFAULT_PROBLEMS

@@ -12,7 +12,7 @@ from flyserve.cli.groups import grouped
 from flyserve.cli.options import ConnectionOptions, time_option
 from flyserve.cli.terminal import messages, output, reported_errors
 from flyserve.core.errors import ConfigError
-from flyserve.whole_file import check_writable, write_whole
+from flyserve.whole_file import check_distinct_files, check_writable, write_whole
 
 if TYPE_CHECKING:
     from flyserve.calibration.frontier import Row
@@ -110,11 +110,13 @@ def calibrate(
         from flyserve.calibration.run import Calibration, saved
         from flyserve.core.presets import PRESETS
 
+        loaded = load_prompts(prompts, problems)
+        check_distinct(loaded)
+        files = {"PROMPTS": prompts, "--recording": recording, "--deployment": writing.deployment}
+        check_distinct_files({**files, "--chart": chart})
         kept = None if offline else recording
         for path in filter(None, (kept, chart)):
             check_writable(path)
-        loaded = load_prompts(prompts, problems)
-        check_distinct(loaded)
         judge = Judge(judging.verifier, judging.verifier_timeout_s)
         write = _writer(writing, can_choose=any(map(judge.can_judge, loaded)))
         with connection.client() as client:

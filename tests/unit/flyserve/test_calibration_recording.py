@@ -43,6 +43,16 @@ def test_a_cut_recording_is_named_and_stays(tmp_path: Path, cut: int) -> None:
     assert path.read_text() == kept
 
 
+@pytest.mark.parametrize("field, value", [("draft_length", "15"), ("context_length", None), ("target", 1)])
+def test_a_recording_with_values_of_other_types_is_no_whole_one(
+    tmp_path: Path, field: str, value: Any
+) -> None:
+    path = tmp_path / "pair.rec"
+    Recording(replace(PAIR, **{field: value})).save(path)
+    with pytest.raises(ConfigError, match=r"pair.rec is no whole recording"):
+        load_recording(path, None)
+
+
 @pytest.mark.parametrize(
     "field, value", [("target", "x"), ("drafter", "suffix"), ("drafter_kernels", "z"), ("token_map", "y")]
 )
@@ -151,6 +161,17 @@ def test_a_file_that_cannot_be_written_is_named_before_any_work(tmp_path: Path, 
     (prompts := tmp_path / "prompts.jsonl").write_text('{"prompt": "a"}')
     shown = run("calibrate", str(prompts), option, str(prompts / "x"), "--address", rejected_address()).stderr
     assert "prompts.jsonl/x cannot be written" in " ".join(shown.split())
+
+
+@pytest.mark.parametrize("option", ["--recording", "--chart"])
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_no_output_is_written_over_an_input(tmp_path: Path, option: str, is_linked: bool) -> None:
+    (prompts := tmp_path / "prompts.jsonl").write_text(text := '{"prompt": "a"}')
+    (link := tmp_path / "link").symlink_to(prompts)
+    output = str(link if is_linked else prompts)
+    shown = run("calibrate", str(prompts), option, output, "--address", rejected_address()).stderr
+    assert f"{option}: {output} is the file of PROMPTS, too: name another" in " ".join(shown.split())
+    assert prompts.read_text() == text
 
 
 @pytest.mark.parametrize("limit_s", [None, 700.0])

@@ -48,7 +48,8 @@ def test_a_path_is_checked_before_there_is_a_text(tmp_path: Path) -> None:
     (file := tmp_path / "file").write_text("old")
     check_writable(file)
     check_writable(tmp_path / "new")
-    for path in (file / "below", tmp_path / ("n" * 255)):
+    (loop := tmp_path / "loop").symlink_to(loop)
+    for path in (file / "below", tmp_path / ("n" * 255), loop):
         with pytest.raises(ConfigError, match="cannot be written"):
             check_writable(path)
-    assert [path.name for path in tmp_path.iterdir()] == ["file"] and file.read_text() == "old"
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "loop"} and file.read_text() == "old"
