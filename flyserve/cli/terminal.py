@@ -1,5 +1,6 @@
 """The terminal of every command: its outputs, its errors, its exit status."""
 
+import errno
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, Any
@@ -29,6 +30,8 @@ EXIT_BAD_INPUT = 2
 EXIT_TRY_LATER = 3
 """Nothing serves at present, all is full, or the deadline was too short: the same command may succeed."""
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of the system for an output that takes no more."""
 _STATUS = (
     ((InvalidRequest, ConfigError, ModelError, Unauthenticated), EXIT_BAD_INPUT),
     ((NotReady, Overloaded, DeadlineExceeded), EXIT_TRY_LATER),
@@ -104,7 +107,8 @@ def messages() -> SafeConsole:
 def reported_errors() -> Iterator[None]:
     """Report an expected error as one line on stderr and an exit status for its kind; 130 for Ctrl-C.
 
-    An error of the system that names a file is the file's: Python's own checks of paths raise it, too.
+    An error of the system that names a file is the file's: Python's own checks of paths raise it, too. One
+    that names none is that of the output if this takes no more.
     """
     try:
         with stop_signals.raised():
@@ -113,9 +117,9 @@ def reported_errors() -> Iterator[None]:
         print_error(error)
         raise typer.Exit(exit_status(error)) from None
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None and error.errno not in _FULL:
             raise
-        print_error(ConfigError(f"{error.filename}: {error.strerror}"))
+        print_error(ConfigError(f"{error.filename or 'standard output'}: {error.strerror}"))
         raise typer.Exit(EXIT_BAD_INPUT) from None
     except KeyboardInterrupt:
         raise typer.Exit(stop_signals.status) from None

@@ -159,6 +159,23 @@ def test_ctrl_c_while_modules_are_imported_is_silent(module: str) -> None:
     assert (ended.stdout, ended.stderr, ended.returncode) == ("", "", 130)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="writes to /dev/full")
+@pytest.mark.parametrize("command", [["info"], ["generate", "hello"]])
+def test_an_output_that_takes_no_more_is_named(command: list[str]) -> None:
+    with fake_generation() as (_, address), open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "flyserve", *command, "--address", address],
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=TIMEOUT_S,
+            text=True,
+            check=False,
+        )
+    assert done.stderr.endswith("error: standard output: No space left on device\n")
+    assert "Traceback" not in done.stderr and done.returncode == 2
+
+
 def test_a_watch_into_a_pipe_prints_one_look_after_the_other() -> None:
     command = [sys.executable, "-c", "from flyserve.cli import main; main()"]
     with fake_generation() as (_, address):
