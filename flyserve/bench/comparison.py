@@ -15,7 +15,7 @@ from rich.table import Table
 from flyserve.bench.progress import Advance, progress_bar
 from flyserve.bench.statistics import Interval, bootstrap, share, speed, tau, total
 from flyserve.bench.tasks import Task, render
-from flyserve.chat_prompt import chat_tokens
+from flyserve.chat_prompt import check_room, prompt_tokens
 from flyserve.client import Client
 from flyserve.core.request import SpeculationParams
 from flyserve.core.response import Statistics
@@ -162,6 +162,8 @@ SETTINGS = {
 _WARM_UPS = 2
 
 T = TypeVar("T")
+SentPrompt = str | tuple[int, ...]
+"""A prompt as it is sent: its text, or its tokens."""
 
 
 class Limits(NamedTuple):
@@ -178,16 +180,19 @@ def compare(
 
     Each setting has its own cache salt, so no setting profits from what the servers cached for another.
     `advance` is called after each of the `num_requests`; the first error of the deployment is raised.
+
+    Raises:
+        ConfigError: A prompt of a user does not fit the model; no task is measured.
     """
-    salt = uuid4().hex
-    for task in tasks[:_WARM_UPS]:
+    salt, prompts = uuid4().hex, sent_prompts(client, tasks, limits.timeout_s)
+    for task, prompt in zip(tasks[:_WARM_UPS], prompts, strict=False):
         for setting in SETTINGS:
-            measure(client, task, setting, f"{salt}/warm-up", limits)
+            measure(client, task, prompt, setting, f"{salt}/warm-up", limits)
             advance()
-    for index, task in enumerate(tasks):
+    for index, (task, prompt) in enumerate(zip(tasks, prompts, strict=True)):
         measured = {}
         for setting in rotated(tuple(SETTINGS), index):
-            measured[setting] = measure(client, task, setting, f"{salt}/{setting}", limits)
+            measured[setting] = measure(client, task, prompt, setting, f"{salt}/{setting}", limits)
             advance()
         yield measured
 
@@ -203,9 +208,10 @@ def num_requests(num_tasks: int) -> int:
     return (num_tasks + min(num_tasks, _WARM_UPS)) * len(SETTINGS)
 
 
-def measure(client: Client, task: Task, setting: str, cache_salt: str, limits: Limits) -> Measurement:
+def measure(
+    client: Client, task: Task, prompt: SentPrompt, setting: str, cache_salt: str, limits: Limits
+) -> Measurement:
     """Send one task under one setting, with greedy decoding."""
-    prompt = sent_prompt(client, task, limits.timeout_s)
     start = time.perf_counter()
     response = client.generate(
         prompt,
@@ -222,12 +228,21 @@ def measure(client: Client, task: Task, setting: str, cache_salt: str, limits: L
     )
 
 
-def sent_prompt(client: Client, task: Task, timeout_s: float | None = None) -> str | tuple[int, ...]:
-    """Return the prompt as the model wants it: a user's own as a chat, if the model has a chat template."""
-    if task.family:
-        return render(task.prompt)
-    tokens = chat_tokens(client, task.prompt, task.id, timeout_s)
-    return task.prompt if tokens is None else tokens
+def sent_prompts(client: Client, tasks: Sequence[Task], timeout_s: float | None = None) -> list[SentPrompt]:
+    """Return the prompts of tasks as the model wants them: a user's own as its tokens.
+
+    Raises:
+        ConfigError: One of a user is rejected, or leaves no room for an answer; names its place.
+    """
+    if all(task.family for task in tasks):
+        return [render(task.prompt) for task in tasks]
+    context = client.info(timeout_s).target.context_length
+    found = list[SentPrompt]()
+    for task in tasks:
+        ids = prompt_tokens(client, task.prompt, task.id, timeout_s)
+        check_room(task.id, ids, context)
+        found.append(ids)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

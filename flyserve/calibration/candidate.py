@@ -1,6 +1,6 @@
 """The rules that a calibration replays: those that can be served, and gates that it only tries. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from typing import Any
@@ -97,6 +97,11 @@ def gap_of(position: Position) -> float:
 
 def _plain(value: Any) -> Any:
     return value.value if isinstance(value, TailPolicy | EntropyEstimator) else value
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names of rules, which have commas, so that they can be told apart."""
+    return ", ".join(map(repr, names))
 
 
 EXACT_CANDIDATE = Candidate("exact", EXACT)

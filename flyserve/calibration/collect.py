@@ -1,6 +1,5 @@
 """Record rounds: ask a deployment for those that a replay misses, and for the texts of responses."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import uuid4
@@ -9,7 +8,7 @@ from flyserve.calibration.candidate import EXACT_CANDIDATE, Candidate
 from flyserve.calibration.prompts import Prompt
 from flyserve.calibration.recording import Pair, RecordedPrompt
 from flyserve.calibration.replay import Prefix, Replay, Replayed, apply_exact, place_of
-from flyserve.chat_prompt import chat_tokens
+from flyserve.chat_prompt import check_room, prompt_tokens
 from flyserve.client import Client
 from flyserve.core.errors import ConfigError, FlyServeError
 from flyserve.core.evidence import ENTROPY_TOKENS, RoundEvidence
@@ -72,20 +71,16 @@ class Collector:
                 raise ConfigError(f"the deployment has another {name} now, {after} in place of {before}")
 
     def tokenize(self, prompt: Prompt) -> tuple[int, ...]:
-        """Return a prompt's tokens, as a chat if the model has a chat template; raises as `chat_tokens`."""
+        """Return a prompt's tokens; see `prompt_tokens`."""
         assert self.client is not None
-        tokens = chat_tokens(self.client, prompt.prompt, prompt.place, self.timeout_s)
-        if tokens is None:
-            return tuple(token.id for token in self.client.tokenize(prompt.prompt, self.timeout_s))
-        return tokens
+        return prompt_tokens(self.client, prompt.prompt, prompt.place, self.timeout_s)
 
     def check_room(self, prompt: Prompt, ids: Sequence[int]) -> None:
         """Raise ConfigError if a context has no room for a response after the tokens of a prompt."""
-        context, of_drafter = self.pair.context_length or math.inf, self.pair.drafter_context_length
-        if len(ids) >= context:
-            found = f"has {len(ids)} tokens, at most {context - 1} leave room for an answer"
-            raise ConfigError(f"{prompt.place}: {found}")
-        if of_drafter and min(len(ids) + self.max_new_tokens, context) > of_drafter:
+        context, of_drafter = self.pair.context_length, self.pair.drafter_context_length
+        check_room(prompt.place, ids, context)
+        longest = len(ids) + self.max_new_tokens
+        if of_drafter and min(longest, context or longest) > of_drafter:
             found = f"has {len(ids)} tokens, and with {self.max_new_tokens} new ones exceeds"
             remedy = "leave it out, or lower --max-new-tokens"
             raise ConfigError(f"{prompt.place}: {found} the drafter's context of {of_drafter}: {remedy}")

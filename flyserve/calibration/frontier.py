@@ -3,7 +3,7 @@
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from flyserve.calibration.candidate import EXACT_CANDIDATE, Candidate, candidates
+from flyserve.calibration.candidate import EXACT_CANDIDATE, Candidate, candidates, listed
 from flyserve.calibration.replay import Projected, Replayed
 from flyserve.core.errors import ConfigError
 
@@ -164,7 +164,8 @@ def named(rules: Iterable[Candidate], name: str) -> Candidate:
     """Return the rule that `--rule` names; raise ConfigError if there is none, or it can be no preset."""
     found = {rule.name: rule for rule in rules}
     if name not in found:
-        raise ConfigError(f"--rule: is {name!r}, must be one of {', '.join(found)}")
+        served = listed(rule.name for rule in found.values() if rule.is_served and rule != EXACT_CANDIDATE)
+        raise ConfigError(f"--rule: is {name!r}, must be one of {served}")
     if not found[name].is_served:
         raise ConfigError(f"--rule: {name!r} can be replayed, but no deployment serves it")
     if found[name] == EXACT_CANDIDATE:

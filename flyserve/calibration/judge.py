@@ -65,8 +65,9 @@ class Judge:
         if status == _WRONG and _TRACEBACK in output:
             self._tracebacks.append(f"{prompt.place}: {last}")
         if status not in (_RIGHT, _WRONG):
-            found = f"exits with status {status} on the response to {prompt.place}"
-            raise ConfigError(f"--verifier: {found}, must be 0 for right or 1 for wrong: {last}")
+            end = f"exits with status {status}" if status > 0 else f"is ended by {_name_of(-status)}"
+            found = f"{end} on the response to {prompt.place}, must exit with 0 for right or 1 for wrong"
+            raise ConfigError(f"--verifier: {found}{f': {last}' if last else ''}")
         return status == _RIGHT
 
     def doubts(self) -> Iterator[str]:
@@ -147,6 +148,13 @@ class _Tail:
     def text(self) -> str:
         self._thread.join(_END_S)
         return self._last.decode(errors="replace")
+
+
+def _name_of(number: int) -> str:
+    """Return the name of a signal, such as SIGKILL."""
+    with suppress(ValueError):
+        return signal.Signals(number).name
+    return f"signal {number}"
 
 
 def _write(stdin: IO[bytes] | None, text: bytes) -> None:

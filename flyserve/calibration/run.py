@@ -10,7 +10,7 @@ from typing import TypeVar
 from rich.console import Console
 
 from flyserve.bench.progress import progress_bar
-from flyserve.calibration.candidate import EXACT_CANDIDATE, Candidate
+from flyserve.calibration.candidate import EXACT_CANDIDATE, Candidate, listed
 from flyserve.calibration.collect import Collector
 from flyserve.calibration.frontier import Outcome, Row, figures, finalists, named
 from flyserve.calibration.judge import Judge
@@ -124,7 +124,7 @@ class Calibration:
             except NotRecorded:
                 missing.append(rule.name)
         if missing:
-            self.console.print(f"left out, not recorded (run once without --offline): {', '.join(missing)}")
+            self.console.print(f"left out, not recorded (run once without --offline): {listed(missing)}")
         return rows
 
     def _tokenize(self) -> None:
@@ -158,15 +158,16 @@ class Calibration:
 
     def _outcomes(self, rule: Candidate) -> list[Outcome]:
         """Return the judged response to every prompt; raise NotRecorded if nobody is asked for one."""
+        limit = f" with --max-new-tokens {self.collector.max_new_tokens}"
 
         def outcome(prompt: Prompt) -> Outcome:
             recorded = self.recording.prompts[prompt.prompt]
             if (replayed := self.collector.complete(recorded, rule)) is None:
-                raise NotRecorded(f"the response by {rule.name} to {prompt.place}")
+                raise NotRecorded(f"the response by {rule.name} to {prompt.place}{limit}")
             if not self.judge.can_judge(prompt):
                 return Outcome(prompt.family, replayed)
             if (text := self.collector.text(recorded, replayed.ids)) is None:
-                raise NotRecorded(f"the text of the response by {rule.name} to {prompt.place}")
+                raise NotRecorded(f"the text of the response by {rule.name} to {prompt.place}{limit}")
             return Outcome(prompt.family, replayed, self.judge.is_right(prompt, text))
 
         found = self._each(rule.name, outcome, self.prompts)

@@ -7,6 +7,7 @@ from rich import box
 from rich.cells import cell_len
 from rich.table import Table
 
+from flyserve.calibration.candidate import listed
 from flyserve.calibration.frontier import Row, frontier, worst
 
 _WIDTH, _HEIGHT, _MARGIN = 760, 460, 64
@@ -63,7 +64,7 @@ def notes(rows: Sequence[Row]) -> Iterator[str]:
     yield "*: no other rule has both more tokens per round and a smaller loss"
     yield "nats/100: how much less likely the target finds the rescued tokens than its own, per 100 tokens"
     if replayed := [row.candidate.name for row in rows if not row.candidate.is_served]:
-        yield f"replayed only, no deployment serves them: {', '.join(replayed)}"
+        yield f"replayed only, no deployment serves them: {listed(replayed)}"
     if not rows[0].accuracy:
         yield "no accuracy: add answers to the prompts, or give a --verifier"
 

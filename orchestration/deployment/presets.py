@@ -44,19 +44,21 @@ def _checked(path: Path, name: str, preset: Mapping[str, Any]) -> str:
     with suppress(yaml.YAMLError, ValueError):
         if parse_yaml(text) == expected:
             return text
-    raise ConfigError(f"{path}: speculation.presets cannot be changed here: write it without aliases")
+    found = f"{path}: speculation.presets cannot be changed here"
+    raise ConfigError(f"{found}: write speculation as a plain mapping, without anchors and aliases")
 
 
 def with_preset(text: str, name: str, preset: Mapping[str, Any]) -> str:
     """Return the YAML text of a deployment file with `speculation.presets.NAME`; raises yaml.YAMLError."""
     value = "{" + ", ".join(f"{key}: {json.dumps(each)}" for key, each in preset.items()) + "}"
-    return _with_value(text, yaml.compose(text), ("speculation", "presets", name), value)
+    key = name if yaml.safe_load(name) == name else json.dumps(name)  # such as null, or 1
+    return _with_value(text, yaml.compose(text), ("speculation", "presets", key), value)
 
 
 def _with_value(text: str, node: Any, keys: tuple[str, ...], value: str) -> str:
     """Return the text in which the value of nested keys below a mapping is `value`, written in one line."""
     entry = (
-        next((each for each in node.value if each[0].value == keys[0]), None) if _is_mapping(node) else None
+        next((each for each in node.value if _is_key(each[0], keys[0])), None) if _is_mapping(node) else None
     )
     if entry is not None and len(keys) > 1 and _is_mapping(entry[1]) and entry[1].value:
         return _with_value(text, entry[1], keys[1:], value)
@@ -75,6 +77,11 @@ def _with_value(text: str, node: Any, keys: tuple[str, ...], value: str) -> str:
     first = node.value[0][0].start_mark
     place = first.index - first.column
     return f"{text[:place]}{' ' * first.column}{keys[0]}: {nested}{line_end}{text[place:]}"
+
+
+def _is_key(node: Any, key: str) -> bool:
+    """Check that a node is a key as it is written in YAML: quoted, or plain."""
+    return bool(node.value == yaml.safe_load(key) and node.tag == "tag:yaml.org,2002:str")
 
 
 def _is_mapping(node: Any) -> bool:

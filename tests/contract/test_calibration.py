@@ -285,9 +285,10 @@ async def test_what_a_recording_lacks_is_named(model: Path) -> None:
     offline = replace(recorded, collector=replace(collector, client=None), console=console)
     rows = offline.run(rules, ["official", "no gate"], 1)
     assert [each.candidate.name for each in rows] == ["exact", "official"]
-    assert "left out, not recorded (run once without --offline): no gate" in shown.getvalue()
+    assert "left out, not recorded (run once without --offline): 'no gate'" in shown.getvalue()
     judged = replace(offline, prompts=[Prompt("p:1", TEXT, "an answer")])
-    with pytest.raises(ConfigError, match="lacks the text of the response by exact to p:1: run once"):
+    end = f"response by exact to p:1 with --max-new-tokens {collector.max_new_tokens}: run once"
+    with pytest.raises(ConfigError, match=f"lacks the text of the {end}"):
         judged.run(rules, (), 1)
-    with pytest.raises(ConfigError, match="lacks the response by exact to p:1: run once"):
+    with pytest.raises(ConfigError, match=f"lacks the {end}"):
         replace(offline, recording=Recording(collector.pair, {TEXT: RecordedPrompt((1,))})).run(rules, (), 1)

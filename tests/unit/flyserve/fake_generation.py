@@ -46,6 +46,8 @@ class FakeGeneration(GenerationServicer):
         self.metadata: list[dict[str, Any]] = []
         self.conversations: list[list[tuple[str, str]]] = []
         self.rejections_left = 0
+        self.most_requests: int | None = None
+        """Requests that are answered; those after them fail."""
         self.goes_on_for_ever = False
         self.has_begun = threading.Event()
         self.has_ended = threading.Event()
@@ -95,6 +97,8 @@ class FakeGeneration(GenerationServicer):
     def _take(self, request: pb.GenerateRequest, context: Any) -> None:
         self.requests.append(request)
         self.metadata.append(dict(context.invocation_metadata()))
+        if self.most_requests is not None and len(self.requests) > self.most_requests:
+            context.abort(grpc.StatusCode.INTERNAL, "a fault")
         if self.rejections_left:
             self.rejections_left -= 1
             self._reject_for_now(request.prompt, context)

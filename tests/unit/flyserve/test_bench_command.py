@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flyserve.bench.comparison import SETTINGS
+from flyserve.bench.comparison import SETTINGS, num_requests
 from flyserve.cli import bench as bench_command
 from tests.unit.flyserve.fake_generation import FakeGeneration, fails_with, run
 
@@ -71,23 +71,33 @@ def test_a_closed_pipe_costs_no_report(
 def test_a_request_that_fails_costs_no_measurement_before_it(
     served: tuple[FakeGeneration, str], prompts: str, tmp_path: Path
 ) -> None:
+    service, address = served
+    service.most_requests = num_requests(2)
     with Path(prompts).open("a") as file:
-        file.write('{"prompt": "hi"}\n{"prompt": "bad"}\n')
+        file.write('{"prompt": "hi"}\n{"prompt": "ho"}\n')
     report = tmp_path / "report.json"
-    result = run("bench", "--prompts", prompts, "--output", str(report), "--address", served[1])
-    fails_with(result, "prompts.jsonl:3: request messages need a chat template")
+    result = run("bench", "--prompts", prompts, "--output", str(report), "--address", address)
+    fails_with(result, "a fault", status=1)
     assert "2 problems" in result.stdout and "ended early: 2 of 3 problems were measured" in result.stdout
     measured = json.loads(report.read_text())["measurements"]
     assert {name: len(runs) for name, runs in measured.items()} == dict.fromkeys(SETTINGS, 2)
 
 
-def test_nothing_is_reported_if_the_first_request_fails(
+def test_a_prompt_that_is_rejected_is_named_before_anything_is_measured(
     served: tuple[FakeGeneration, str], prompts: str
 ) -> None:
-    Path(prompts).write_text('{"prompt": "bad"}\n')
+    with Path(prompts).open("a") as file:
+        file.write('{"prompt": "hi"}\n{"prompt": "bad"}\n')
     result = run("bench", "--prompts", prompts, "--address", served[1])
-    fails_with(result, "need a chat template")
-    assert not result.stdout
+    fails_with(result, "prompts.jsonl:3: request messages need a chat template")
+    assert not result.stdout and not served[0].requests
+
+
+def test_no_report_is_written_over_the_prompts(served: tuple[FakeGeneration, str], prompts: str) -> None:
+    text = Path(prompts).read_text()
+    result = run("bench", "--prompts", prompts, "--output", prompts, "--address", served[1])
+    fails_with(result, f"--output: {prompts} is the file of --prompts, too: name another file")
+    assert Path(prompts).read_text() == text
 
 
 @pytest.mark.parametrize("flag", [["--tls"], ["--tls-root", "ca.pem"]])

@@ -50,11 +50,14 @@ def test_the_earlier_rule_of_the_default_preset_can_be_served() -> None:
     [
         ("", "has no prompt"),
         ("\n \n", "has no prompt"),
-        ('{"prompt": ""}', ":1: must be a JSON object"),
-        ('{"prompt": "a"}\n{"prompt": "b", "anwser": "c"}', ":2: must be a JSON object"),
-        ('{"prompt": "a", "answer": 4}', ":1: must be a JSON object"),
+        ('{"prompt": ""}', ":1: has no prompt: it must be such as"),
+        (
+            '{"prompt": "a"}\n{"prompt": "b", "anwser": "c"}',
+            ":2: has the key 'anwser', must be prompt, answer",
+        ),
+        ('{"prompt": "a", "answer": null}', ":1: answer is null, must be a string"),
         ('{"prompt": "a"}\n{"prompt": "a"}', ":2: has the prompt of .*:1 again"),
-        ("[" * 100_000, ":1: must be a JSON object"),
+        ("[" * 100_000, ":1: is no JSON"),
     ],
 )
 def test_a_bad_file_of_prompts_is_named(tmp_path: Path, text: str, part: str) -> None:
@@ -65,7 +68,11 @@ def test_a_bad_file_of_prompts_is_named(tmp_path: Path, text: str, part: str) ->
 
 @pytest.mark.parametrize(
     "name, part",
-    [("typo", "is 'typo', must be one of exact, "), ("budget 2", "no deployment"), ("exact", "is a mode")],
+    [
+        ("typo", "is 'typo', must be one of 'official', "),
+        ("budget 2", "no deployment"),
+        ("exact", "is a mode"),
+    ],
 )
 def test_a_rule_that_cannot_be_chosen_is_named_before_any_work(name: str, part: str) -> None:
     client = OneWaits()
@@ -102,7 +109,7 @@ def test_the_fastest_rule_that_keeps_the_accuracy_and_is_served_is_chosen(keep: 
 @pytest.mark.parametrize(
     "rows, name, part",
     [
-        (ROWS, "nothing", "--rule: is 'nothing', must be one of exact, "),
+        (ROWS, "nothing", "--rule: is 'nothing', must be one of 'official', "),
         (ROWS, "budget 2", "no deployment serves it"),
         ([replace(each, kept={}) for each in ROWS], None, "exact has no response right"),
         ([ROWS[0], row("flyserve", 9, 0.6)], None, "no faster rule keeps 0.98 of the accuracy of exact"),
@@ -146,7 +153,7 @@ def test_table_notes_and_chart_show_every_rule() -> None:
     chart = frontier_chart(ROWS)
     assert [table.row_count for table in tables(ROWS, 3)] == [len(ROWS), len(ROWS)]
     assert all(each.candidate.name in chart for each in ROWS) and chart.endswith("</svg>\n")
-    assert any("budget 2" in note for note in notes(ROWS))
+    assert any("'budget 2'" in note for note in notes(ROWS)), "names have commas"
 
 
 def test_no_figure_is_cropped_on_a_narrow_console() -> None:
@@ -196,6 +203,23 @@ def test_a_preset_is_written_and_the_rest_of_the_file_stays(tmp_path: Path, text
     preset_writer(path, "own")(PRESET)
     assert path.read_bytes().decode() == kept.replace("\n", "\r\n")
     assert all(line.partition("#")[2] in kept for line in text.splitlines() if "#" in line)
+
+
+@pytest.mark.parametrize("name", ["null", "1", "true", "yes", "1e3", "0x1f"])
+def test_a_name_that_yaml_takes_for_another_value_is_quoted(tmp_path: Path, name: str) -> None:
+    (path := tmp_path / "deployment.yaml").write_text("target: {model: x}\nspeculation: {mode: exact}\n")
+    for preset in (PRESET, {"window": 3}):
+        preset_writer(path, name)(preset)
+        assert yaml.safe_load(path.read_text())["speculation"]["presets"] == {name: preset}
+
+
+def test_a_mapping_that_cannot_be_changed_is_named_and_stays(tmp_path: Path) -> None:
+    (path := tmp_path / "deployment.yaml").write_text(
+        text := "target: {model: x}\nspeculation: &s {mode: fly}\n"
+    )
+    with pytest.raises(ConfigError, match="write speculation as a plain mapping, without anchors"):
+        preset_writer(path, "own")
+    assert path.read_text() == text
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flyserve.bench.comparison import sent_prompt
+from flyserve.bench.comparison import sent_prompts
 from flyserve.bench.tasks import Task, own_tasks
 from flyserve.client import Client
 from flyserve.core.errors import NO_CHAT_TEMPLATE, ConfigError, FieldViolation, InvalidRequest
+from flyserve.core.messages import ModelInfo, Role
 from flyserve.core.request import ChatMessage
-from flyserve.core.response import TextToken
+from flyserve.core.response import DeploymentInfo, TextToken
 
 
 class Templated(Client):
@@ -20,10 +21,17 @@ class Templated(Client):
 
     def __init__(self, reason: str = "") -> None:
         self._reason = reason
+        self.context_length = 0
+
+    def info(self, timeout_s: float | None = None) -> DeploymentInfo:
+        target = ModelInfo(Role.TARGET, "m", "w", "a", "t", 10, self.context_length, "float32", 1, 1, "1")
+        return DeploymentInfo(target=target)
 
     def tokenize(
         self, text: str | Sequence[ChatMessage], timeout_s: float | None = None
     ) -> tuple[TextToken, ...]:
+        if isinstance(text, str):
+            return (TextToken(7, "t"),)
         if self._reason:
             raise InvalidRequest(FieldViolation("messages", "are rejected", self._reason))
         assert text == [ChatMessage("user", "own")]
@@ -47,20 +55,31 @@ def test_prompts_are_read_in_their_order_up_to_the_limit(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("line", "fault"),
     [
-        "no JSON",
-        "[]",
-        "{}",
-        '{"prompt": 1}',
-        '{"prompt": "a", "anwser": "b"}',
-        '{"prompt": ""}',
-        r'{"prompt": "\ud800"}',
+        ("no JSON", "is no JSON: Expecting value at character 1"),
+        ("[]", "is no JSON object"),
+        ("{}", "has no prompt"),
+        ('{"prompt": 1}', "prompt is 1, must be a string"),
+        ('{"prompt": "a", "anwser": "b"}', "has the key 'anwser', must be prompt, answer or family"),
+        ('{"prompt": ""}', "has no prompt"),
+        (r'{"prompt": "\ud800"}', "has half of a surrogate pair"),
+        ('{"prompt": ' + "9" * 5000 + "}", "is no JSON that can be read"),
     ],
 )
-def test_an_odd_line_is_rejected_by_its_number(tmp_path: Path, line: str) -> None:
-    with pytest.raises(ConfigError, match=r'prompts\.jsonl:2: must be a JSON object such as \{"prompt"'):
+def test_an_odd_line_is_rejected_by_its_number_and_its_fault(tmp_path: Path, line: str, fault: str) -> None:
+    with pytest.raises(ConfigError, match=rf'prompts\.jsonl:2: {fault}: it must be such as \{{"prompt"'):
         own_tasks(written(tmp_path, f'{{"prompt": "a"}}\n{line}\n'))
+
+
+def test_a_byte_order_mark_is_no_part_of_a_prompt_and_other_bytes_are_named_by_their_line(
+    tmp_path: Path,
+) -> None:
+    (path := tmp_path / "prompts.jsonl").write_bytes('\ufeff{"prompt": "a"}'.encode())
+    assert [own.prompt for own in own_tasks(path)] == ["a"]
+    path.write_bytes(b'{"prompt": "a"}\n{"prompt": "\xff"}')
+    with pytest.raises(ConfigError, match=r"prompts\.jsonl:2: is not UTF-8: invalid start byte"):
+        own_tasks(path)
 
 
 @given(st.text(max_size=200))
@@ -94,11 +113,18 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_an_own_prompt_is_sent_as_a_chat_where_the_model_has_a_template() -> None:
     own, shipped = Task("1", "", "own", ""), Task("2", "trace", "shipped", "4")
-    assert sent_prompt(Templated(), own) == (3, 5)
-    assert sent_prompt(Templated(NO_CHAT_TEMPLATE), own) == "own"
-    assert sent_prompt(Templated(), shipped) == "shipped\n"
+    assert sent_prompts(Templated(), [own]) == [(3, 5)]
+    assert sent_prompts(Templated(NO_CHAT_TEMPLATE), [own]) == [(7,)]
+    assert sent_prompts(Templated(), [shipped]) == ["shipped\n"]
 
 
 def test_a_prompt_that_the_template_rejects_is_named_and_not_sent_as_a_text() -> None:
     with pytest.raises(ConfigError, match=r"p\.jsonl:3: messages are rejected"):
-        sent_prompt(Templated("invalid_value"), Task("p.jsonl:3", "", "own", ""))
+        sent_prompts(Templated("invalid_value"), [Task("p.jsonl:3", "", "own", "")])
+
+
+def test_a_prompt_without_room_for_an_answer_is_named() -> None:
+    client = Templated()
+    client.context_length = 2
+    with pytest.raises(ConfigError, match=r"p\.jsonl:3: has 2 tokens, at most 1 leave room for an answer"):
+        sent_prompts(client, [Task("p.jsonl:3", "", "own", "")])

@@ -33,7 +33,10 @@ def test_a_verifier_judges_by_its_status(tmp_path: Path) -> None:
     "code, part",
     [
         ("raise SystemExit(3)", "exits with status 3 on the response to p:1"),
-        ("import os; os.abort()", "exits with status -6"),
+        (
+            "import os; os.abort()",
+            r"is ended by SIGABRT on the response to p:1, .* 1 for wrong$",
+        ),
         ("print('no such module'); raise SystemExit(2)", "no such module"),
     ],
 )
@@ -72,9 +75,9 @@ def test_a_calibration_that_ends_ends_its_verifiers(tmp_path: Path) -> None:
         judging = pool.submit(judge.is_right, prompt, "b")
         pid = fifo.read_text()
         judge.close()
-        with pytest.raises(ConfigError, match="status -9"):
+        with pytest.raises(ConfigError, match="ended by SIGKILL"):
             judging.result()
-    with pytest.raises(ConfigError, match="status -9"):  # one that a thread starts later
+    with pytest.raises(ConfigError, match="ended by SIGKILL"):  # one that a thread starts later
         judge.is_right(prompt, "b")
     assert not is_running(pid)
 
