@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import yaml
+
 from tests.chart.charts import Manifest, one, pod_templates
 
 HEAD = "demo-flyserve-head-blue"
@@ -14,7 +16,6 @@ LOCAL = {
     HEAD: "127.0.0.1",
     "0.0.0.0": "127.0.0.1",
     "port: 50052": "port: 0",
-    "port: 50051": "port: 0",
     "port: 8000": "port: 0",
     "port: 9400": "port: 0",
 }
@@ -26,8 +27,10 @@ def deployment_file(manifests: list[Manifest], folder: Path, **more: str) -> Pat
     text = one(manifests, "ConfigMap", "-config")["data"]["deployment-blue.yaml"]
     for theirs, ours in (LOCAL | more).items():
         text = text.replace(theirs, ours)
+    file = yaml.safe_load(text)
+    file["router"]["grpc_port"] = 0  # the chart leaves it to the default
     path = folder / "deployment-blue.yaml"
-    path.write_text(text, encoding="utf-8")
+    path.write_text(yaml.safe_dump(file), encoding="utf-8")
     return path
 
 
