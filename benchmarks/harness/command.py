@@ -20,7 +20,9 @@ from benchmarks.harness.machine import THREADS, Machine, this_machine
 from benchmarks.harness.system import RESULTS, ROOT
 from flyserve.bench.progress import progress_bar
 from flyserve.cli.terminal import EXIT_FAILED, messages, output, reported_errors
-from flyserve.core.errors import ConfigError
+from flyserve.core.errors import ConfigError, one_line, quoted
+from flyserve.core.wording import requirement
+from flyserve.whole_file import check_writable
 
 SCENARIOS = ("acceleration", "capacity", "gpu", "load", "open_loop", "peers", "quality", "real", "soak")
 JOINED = ("peers", "real")
@@ -122,13 +124,14 @@ def main(
     writes everything to benchmarks/results, so that it replaces no published page.
     """
     if name in ("", "list"):
-        _list_scenarios()
-        return
+        with reported_errors():
+            return _list_scenarios()
     os.environ["OMP_NUM_THREADS"] = str(THREADS)  # read by torch, which only some scenarios import
     with reported_errors():
         scenario = load_scenario(name)
         check_parts(name, tuple(getattr(scenario, "PARTS", ())), only or ())
         plan, results = make_plan(name, scenario.Plan, quick, settings or ()), folder or RESULTS
+        check_writable(results / f"{name}.json")  # before there is something to lose
         machine = this_machine()
         found = earlier_results(name, results, machine, plan) if join else {"runs": {}, "left_out": []}
         chosen = tuple(only or ())
@@ -142,10 +145,10 @@ def main(
         context.say(f"wrote {report.write(pages, results)}")
         for line in dict.fromkeys(context.left_out):
             context.say(f"replaces no published page: {line}")
-    for table in report.tables:
-        output().print(table.rich())
-    for fault in report.faults:
-        context.say(fault)
+        for table in report.tables:
+            output().print(table.rich())
+        for fault in report.faults:
+            context.say(fault)
     if report.faults:
         sys.exit(EXIT_FAILED)
 
@@ -195,7 +198,7 @@ def earlier_results(name: str, folder: Path, machine: Machine, plan: object) -> 
         found = json.loads(file.read_text("utf-8"))
         theirs, plan_of = [found["machine"][fact] for fact in _SAME], found["plan"]
         results = {key: found[key] for key in ("runs", "left_out")}
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"--join: {file} cannot be read ({error}): measure all parts again") from None
     ours = [getattr(machine, fact) for fact in _SAME]
     if ours != theirs or plan_of != to_jsonable_python(plan):
@@ -221,15 +224,18 @@ def make_plan(name: str, kind: type[Any], quick: bool, settings: Sequence[str]) 
 def _with(name: str, plan: Any, key: str, path: Sequence[str], value: str) -> Any:
     """Return a plan with another value of a key, which leads through the plans of parts."""
     keys, (first, *rest) = [each.name for each in fields(plan)], path
-    if first not in keys:
+    is_part = first in keys and isinstance(getattr(plan, first), BasePlan)
+    if first not in keys or (rest and not is_part):
         raise ConfigError(f"--set {key}: {name} has no such key; its keys are {', '.join(keys)}")
-    if rest and isinstance(getattr(plan, first), BasePlan):
+    if rest:
         return replace(plan, **{first: _with(name, getattr(plan, first), key, rest, value)})
     try:
         kind = get_type_hints(type(plan), include_extras=True)[first]
         return replace(plan, **{first: TypeAdapter(kind).validate_python(yaml.safe_load(value))})
-    except (ValidationError, yaml.YAMLError) as error:
-        raise ConfigError(f"--set {key}: {value!r} does not fit: {error}") from None
+    except ValidationError as error:
+        raise ConfigError(f"--set {key}: is {quoted(value)}, {requirement(error.errors()[0])}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f"--set {key}: {quoted(value)} is no value: {one_line(error)}") from None
 
 
 def _list_scenarios() -> None:

@@ -1,5 +1,7 @@
 """The command line: one module a command; those that talk to a controller are in `cluster`."""
 
+import io
+import sys
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -72,4 +74,7 @@ _add("upgrade", upgrade.upgrade, upgrade.EXAMPLES)
 
 def main() -> None:
     """Run the command line."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # as where it is Latin-1
     app()

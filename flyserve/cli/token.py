@@ -1,11 +1,13 @@
 """`flyserve token`: makes an API key."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flyserve.cli.terminal import messages, output, reported_errors
+from flyserve.cli.terminal import output, print_message, reported_errors
+from flyserve.core.errors import ConfigError
 
 EXAMPLES = """Examples:
 
@@ -33,6 +35,7 @@ def token(
 
     limits = {"max_concurrent": max_concurrent, "requests_per_minute": requests_per_minute}
     with reported_errors():
-        secret = issue_key(file, name, limits)
-        messages().print(f"{file} now lets {name} in; the token is shown only here:", markup=False)
-        output().print(secret, markup=False)
+        if sys.stdout is None:  # closed
+            raise ConfigError("standard output: is closed, and the token is shown only there")
+        issue_key(file, name, limits, lambda secret: output().print(secret, markup=False))
+        print_message(f"{file} now lets {name} in; the token is shown only here")

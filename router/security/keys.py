@@ -6,7 +6,7 @@ import hmac
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ import yaml
 from pydantic import ConfigDict, Field, StringConstraints
 
 from flyserve.core.errors import ConfigError, Unauthenticated
-from flyserve.whole_file import write_whole
+from flyserve.whole_file import check_writable, write_whole
 from services.common.config import Config, load_yaml, parse
 from services.common.security.files import WatchedFiles
 
@@ -134,11 +134,14 @@ _LOCK_S = 10.0
 _LOCK_POLL_S = 0.05
 
 
-def issue_key(file: Path, name: str, limits: dict[str, int | None]) -> str:
+def issue_key(
+    file: Path, name: str, limits: dict[str, int | None], show: Callable[[str], None] = lambda token: None
+) -> str:
     """Add a key to a file, created if missing, and return its token; `limits` are fields of `KeyConfig`.
 
     The file is replaced atomically, readable by its owner only; keys that are issued at the same time are
-    added one after the other. Raise ConfigError if it is invalid or cannot be written, or the name is taken.
+    added one after the other. `show` gets the token before: if it raises, there is no key whose token nobody
+    has seen. Raise ConfigError if the file is invalid or cannot be written, or the name is taken.
     """
     token = PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)
     given = {field: value for field, value in limits.items() if value is not None}
@@ -150,6 +153,8 @@ def issue_key(file: Path, name: str, limits: dict[str, int | None]) -> str:
             raise ConfigError(f"{file}: keys.{name}: already exists; remove it first, or choose another name")
         whole: dict[str, Any] = {"keys": {**known, **key}}
         parse(KeysConfig, whole, str(file))
+        check_writable(file)
+        show(token)
         write_whole(file, yaml.safe_dump(whole, sort_keys=False))
     return token
 

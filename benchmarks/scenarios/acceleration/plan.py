@@ -14,6 +14,7 @@ from flyserve.core.request import SpeculationParams
 from flyserve.core.types import Mode
 
 DRAFT_LENGTH, WHOLE_RESPONSE = 15, 512
+Length = Annotated[int, Field(ge=1)]
 FLY = speculation(Mode.FLY, DRAFT_LENGTH)
 DEMO_TARGET = ("services.target", *model_flags(DEMO_MODELS / "target", "bfloat16", 16, 16_384))
 DEMO_DRAFTER = ("services.drafter", *model_flags(DEMO_MODELS / "drafter", "float32"))
@@ -36,12 +37,12 @@ class Plan(BasePlan):
         at_once, drafters: Concurrent loops, and the drafters that serve them.
     """
 
-    repeat: int = 1
+    repeat: Annotated[int, Field(ge=1)] = 1
     demo_prompts: Annotated[int, Field(ge=2), Quick(4)] = 60
     predicted_prompts: Annotated[int, Field(ge=2), Quick(2)] = 200
-    simulated_prompts: Annotated[int, Quick(2)] = 7
-    simulated_tokens: Annotated[int, Quick(64)] = 192
-    ahead_lengths: Annotated[tuple[int, ...], Quick((8,))] = (4, 6, 8, 10)
+    simulated_prompts: Annotated[int, Field(ge=2), Quick(2)] = 7
+    simulated_tokens: Annotated[int, Field(ge=1), Quick(64)] = 192
+    ahead_lengths: Annotated[tuple[Length, ...], Field(min_length=1), Quick((8,))] = (4, 6, 8, 10)
     agents: Annotated[int, Field(ge=2), Quick(4)] = 40
     steps: Annotated[int, Field(ge=2), Quick(2)] = 4
     at_once: Annotated[int, Field(ge=1)] = 4

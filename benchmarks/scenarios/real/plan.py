@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from benchmarks.harness.client import ways_by_mode
 from benchmarks.harness.command import BasePlan, Quick
@@ -15,6 +15,15 @@ from demo.real.fetch import GEMMA3, SMOLLM2, RealModel, model_folder
 DTYPE = "bfloat16"
 MODES = ways_by_mode()
 """Ways of decoding, with drafts as long as the deployment's default allows."""
+
+
+def _of_all_parts(numbers: Mapping[str, int]) -> Mapping[str, int]:
+    if set(numbers) != set(WORKLOADS):
+        raise ValueError(f"must have a number for each of {', '.join(WORKLOADS)}")
+    return numbers
+
+
+Numbers = Annotated[Mapping[str, Annotated[int, Field(ge=1)]], AfterValidator(_of_all_parts)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +38,7 @@ class Plan(BasePlan):
     """
 
     repeat: Annotated[int, Field(ge=1)] = 1
-    prompts: Annotated[Mapping[str, int], Quick(dict.fromkeys(WORKLOADS, 2))] = field(
+    prompts: Annotated[Numbers, Quick(dict.fromkeys(WORKLOADS, 2))] = field(
         default_factory=lambda: {"chat": 16, "code": 16, "agents": 12, "reasoning": 48}
     )
     max_new_tokens: Annotated[int, Field(ge=1, le=512), Quick(8)] = 128

@@ -76,10 +76,18 @@ def test_the_command_line_sets_keys_of_the_plan() -> None:
     assert (load.levels.repeat, load.overload.places) == (2, 8)
     with pytest.raises(ConfigError, match="capacity has no such key; its keys are shards"):
         make_plan("capacity", kind, False, ["speed=2"])
-    with pytest.raises(ConfigError, match="shards: '1' does not fit"):
+    with pytest.raises(ConfigError, match="--set shards: is '1', must be at least 2"):
         make_plan("capacity", kind, False, ["shards=1"])
     with pytest.raises(ConfigError, match="soak has no such key"):
         make_plan("soak", load_scenario("soak").Plan, False, ["repeat=2"])
+    for given in ("shards=2026-02-30", "shards=" + "[" * 3000, "shards=" + "9" * 5000):
+        with pytest.raises(ConfigError, match=r"--set shards: .* is no value: "):
+            make_plan("capacity", kind, False, [given])
+    real = load_scenario("real").Plan
+    faulty = "prompts={chat: 1, code: 1, agents: 1, reasoning: 0}"
+    for given in ("prompts={}", faulty, "repeat.x=7", "repeat.=7"):
+        with pytest.raises(ConfigError, match=r"--set (prompts: is .* must|repeat.*: real has no such key)"):
+            make_plan("real", real, False, [given])
     with pytest.raises(ConfigError, match="there is no scenario 'nothing'"):
         load_scenario("nothing")
 

@@ -47,7 +47,9 @@ def test_a_part_replaces_no_published_page_and_an_overload_is_compared_with_the_
     assert not (tmp_path / "pages").exists()
     assert json.loads((tmp_path / "results" / "load.json").read_text())["plan"]["overload"]["places"] == 7
     rejected = run_command.invoke(app, ["load", "--set", "overload.factor=0"])
-    assert rejected.exit_code == 2 and "overload.factor: '0' does not fit" in rejected.stderr
+    assert rejected.exit_code == 2 and "overload.factor: is '0', must be" in rejected.stderr
+    into = run_command.invoke(app, ["load", "--part", "overload", "--output", "/proc/nothing"])
+    assert into.exit_code == 2 and "/proc/nothing/load.json cannot be written" in into.stderr
     moved = run_command.invoke(app, ["overload"])
     assert moved.exit_code == 2 and "`load --part overload`" in moved.stderr
     assert all(name in run_command.invoke(app, ["list"]).stdout for name in command.SCENARIOS)

@@ -176,6 +176,31 @@ def test_an_output_that_takes_no_more_is_named(command: list[str]) -> None:
     assert "Traceback" not in done.stderr and done.returncode == 2
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="writes to /dev/full")
+@pytest.mark.parametrize("outputs, status", [(">/dev/full", 2), (">&-", 2), ("2>/dev/full", 0)])
+def test_a_key_is_made_where_its_token_is_shown(outputs: str, status: int, tmp_path: Path) -> None:
+    command = f"{sys.executable} -m flyserve token bob --file {tmp_path}/keys.yaml {outputs}"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert done.returncode == status and "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ([] if status else ["keys.yaml"])
+    assert done.stdout.startswith("flyserve-") != bool(status)
+
+
+def test_a_text_is_written_as_well_as_an_output_can() -> None:
+    program = "import flyserve.cli as cli; cli.app = lambda: print('\u20ac \xe9'); cli.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.stdout == b"\\u20ac \xe9\n"
+
+
 def test_a_watch_into_a_pipe_prints_one_look_after_the_other() -> None:
     command = [sys.executable, "-c", "from flyserve.cli import main; main()"]
     with fake_generation() as (_, address):

@@ -126,6 +126,17 @@ def test_names_are_taken_once_and_tokens_belong_to_one(tmp_path: Path) -> None:
         Keys(file)
 
 
+def test_there_is_no_key_whose_token_nobody_has_seen(tmp_path: Path) -> None:
+    def full(token: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        issue_key(tmp_path / "keys.yaml", "alice", {}, full)
+    assert not list(tmp_path.iterdir())
+    shown = list[str]()
+    assert [issue_key(tmp_path / "keys.yaml", "alice", {}, shown.append)] == shown
+
+
 def test_a_rejected_name_leaves_no_new_folder(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"keys\."):
         issue_key(tmp_path / "folder" / "keys.yaml", "no spaces", {})
