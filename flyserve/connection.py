@@ -8,12 +8,14 @@ from pathlib import Path
 
 import grpc
 
-from flyserve.core.errors import ConfigError
+from flyserve.core.errors import ConfigError, quoted
 
 _WITHOUT_PORT = re.compile(
     r"[^:/]*|https?://.*|(?!(?:unix|unix-abstract|dns|xds|ipv4|ipv6|passthrough):)[^:/]+:\D*"
 )
 """Addresses that gRPC would look up as the name of a host, or at a port of its own choice."""
+_PORT = re.compile(r"(?:(?:dns|ipv4|ipv6):.*|\[.*\]|[^:/]+):(-?\d+)")
+_LAST_PORT = 65_535
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +62,11 @@ def make_connection(
     addresses = (address,) if isinstance(address, str) else tuple(address)
     if not addresses or not all(addresses):
         raise ConfigError(f"address: is {address!r}, must be host:port, or a list of such")
-    if unusable := [place for place in addresses if _WITHOUT_PORT.fullmatch(place)]:
-        raise ConfigError(f"address: is {unusable[0]!r}, must be host:port, such as 127.0.0.1:50051")
+    for place in addresses:
+        if _WITHOUT_PORT.fullmatch(place) or not place.isprintable():
+            raise ConfigError(f"address: is {place!r}, must be host:port, such as 127.0.0.1:50051")
+        if not _has_port(place):
+            raise ConfigError(f"address: is {quoted(place)}, its port must be from 1 to {_LAST_PORT}")
     credentials = _credentials(tls)
     if token is None:
         return Connection(addresses, credentials, ())
@@ -86,9 +91,18 @@ def _read(path: str | Path | None) -> bytes | None:
     if path is None:
         return None
     try:
-        return Path(path).read_bytes()
+        content = Path(path).read_bytes()
     except OSError as error:
         raise ConfigError(f"tls: {path}: {error.strerror}") from None
+    if b"-----BEGIN " not in content:
+        raise ConfigError(f"tls: {path}: is no file of certificates or of a key in PEM format")
+    return content
+
+
+def _has_port(address: str) -> bool:
+    """Check the port of an address that has one: gRPC would take another one for a number above the last."""
+    found = _PORT.fullmatch(address)
+    return found is None or (len(found[1]) <= len(str(_LAST_PORT)) and 0 < int(found[1]) <= _LAST_PORT)
 
 
 def is_local(address: str) -> bool:

@@ -141,7 +141,10 @@ def parse_yaml(text: str) -> Any:
         YAMLError: It is not YAML, or a mapping has a key twice.
         ValueError: A value looks like a date or a number that does not exist, such as 2026-02-30.
     """
-    return yaml.load(text, _Loader)
+    try:
+        return yaml.load(text, _Loader)
+    except RecursionError:
+        raise yaml.YAMLError("it is nested too deep") from None
 
 
 def yaml_fault(error: yaml.YAMLError | ValueError) -> str:

@@ -8,12 +8,14 @@ import typer
 from flyserve.cli.cluster.connecting import Name, RayAddress, ask, controller_of, read_status
 from flyserve.cli.options import LONGEST_GRACE_S, time_option
 from flyserve.cli.terminal import output, reported_errors
-from flyserve.core.errors import ConfigError
+from flyserve.core.errors import ConfigError, quoted
 
 if TYPE_CHECKING:
     from flyserve.core.messages import Role
 
 _END_S = 30.0
+_MOST_DIGITS = 9
+"""Digits of a number of replicas."""
 
 SCALE_EXAMPLES = """Examples:
 
@@ -110,8 +112,8 @@ def parse_tiers(tiers: Sequence[str]) -> "dict[Role, int]":
     replicas = {}
     for text in tiers:
         tier, _, number = text.partition("=")
-        if tier not in set(Role) or not number.isdecimal():
+        if tier not in set(Role) or not number.isdecimal() or len(number) > _MOST_DIGITS:
             known = ", ".join(f"{role}=N" for role in Role)
-            raise ConfigError(f"{text!r} is none of {known}")
+            raise ConfigError(f"{quoted(text)} is none of {known}")
         replicas[Role(tier)] = int(number)
     return replicas

@@ -43,6 +43,8 @@ def canonical_name(model: str) -> str:
         )
     if scheme not in ("", "hf"):
         return model.rstrip("/")
+    if not scheme and not rest:
+        raise ConfigError("MODEL: is empty, must be hf://org/name@revision, a folder or the URL of one")
     if not scheme and (folder := expanded(Path(rest))).is_dir():
         return str(folder.resolve())
     if HUB_FILE.fullmatch(rest) is not None:
@@ -88,11 +90,11 @@ def fetch_model(source: Source, destination: Path, report: Report, verifies: boo
         return present
     part = destination.with_name(f".{destination.name}.part")
     try:
+        files = source.files()
+        if fault := fault_of_list(files):
+            raise ModelError(f"{source.name}: {fault}")
         part.mkdir(parents=True, exist_ok=True)
         with _only_writer(part):
-            files = source.files()
-            if fault := fault_of_list(files):
-                raise ModelError(f"{source.name}: {fault}")
             manifest = _filled(source, files, part, report)
         part.replace(destination)
     except OSError as error:
@@ -123,6 +125,8 @@ def wait_until_filled(
 def _present(name: str, destination: Path) -> Manifest | None:
     """Return the manifest of a complete copy; None if the folder is absent."""
     if not destination.exists():
+        if destination.is_symlink():
+            raise ConfigError(f"{destination}: is a link to nothing: name another folder, or remove it")
         return None
     manifest = Manifest.of(destination)
     if manifest is None:

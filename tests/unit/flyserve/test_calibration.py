@@ -230,6 +230,7 @@ def test_a_mapping_that_cannot_be_changed_is_named_and_stays(tmp_path: Path) -> 
         ("targets: {model: x}\n", "own", "targets"),
         ("target: [\n", "own", "deployment.yaml"),
         ("target: {model: x}\nname: 2026-02-30\n", "own", "deployment.yaml: is not YAML"),
+        ("target: " + "[" * 3000, "own", "deployment.yaml: is not YAML: it is nested too deep"),
         ("target: {model: x}\ntarget: {model: y}\n", "own", "key 'target' is in line 1 and again"),
         ("- 1\n", "own", "deployment.yaml"),
         ("", "own", "deployment.yaml"),

@@ -224,7 +224,7 @@ def test_the_name_of_an_engine_is_no_markup_in_the_progress(monkeypatch: pytest.
 
 def test_tiers_are_told_by_name_and_number() -> None:
     assert parse_tiers(["target=4", "sub_drafter=0"]) == {Role.TARGET: 4, Role.SUB_DRAFTER: 0}
-    for wrong in ("target", "target=-1", "router=2", "target=x"):
+    for wrong in ("target", "target=-1", "router=2", "target=x", "target=1234567890"):
         with pytest.raises(ConfigError, match="is none of target=N, drafter=N, sub_drafter=N"):
             parse_tiers([wrong])
 

@@ -96,10 +96,20 @@ def test_what_makes_no_sense_is_rejected(tmp_path: Path, files: Files) -> None:
     for address in ("", [], ["a:1", ""]):
         with pytest.raises(ConfigError, match="address: is"):
             make_connection(address, False, None, False)
+    for address in ("127.0.0.1:115587", "a:0", "[::1]:-1", "dns:///a:65536", f"a:{'9' * 5000}"):
+        with pytest.raises(ConfigError, match="its port must be from 1 to 65535"):
+            make_connection(["b:1", address], False, None, False)
+    with pytest.raises(ConfigError, match=r"address: is '\\udcff:1', must be host:port"):
+        make_connection("\udcff:1", False, None, False)
+    for address in ("a:65535", "[::1]:1", "dns:///a", "unix:/a:b:99999", "ipv4:1.2.3.4:1,1.2.3.5:2"):
+        assert make_connection(address, False, None, False).addresses == (address,)
     for token in ("", "two\nlines", "schlüssel"):
         with pytest.raises(ConfigError, match="token: must be printable"):
             make_connection("127.0.0.1:1", False, token, False)
     with pytest.raises(ConfigError, match=r"tls: .*absent.pem: No such file"):
         make_connection("a:1", tmp_path / "absent.pem", None, False)
+    (noise := tmp_path / "noise.pem").write_bytes(b"\xff\0")
+    with pytest.raises(ConfigError, match=r"tls: .*noise.pem: is no file of certificates or of a key in PEM"):
+        make_connection("a:1", noise, None, False)
     with pytest.raises(ConfigError, match="certificate and key belong together"):
         make_connection("a:1", Tls(certificate=files.certificate), None, False)

@@ -192,6 +192,22 @@ def test_a_folder_that_is_no_model_is_refused(missing: str, said: str, folder: P
         pulled(str(folder), tmp_path / "copy")
 
 
+def test_a_destination_that_is_a_link_to_nothing_is_refused(folder: Path, tmp_path: Path) -> None:
+    (link := tmp_path / "link").symlink_to(tmp_path / "gone")
+    with pytest.raises(ConfigError, match="link: is a link to nothing: name another folder"):
+        fetch_model(source_of(str(folder)), link, Progress())
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_source_that_cannot_be_read_leaves_no_folder(folder: Path, tmp_path: Path) -> None:
+    (folder / "config.json").unlink()
+    with pytest.raises(ModelError):
+        fetch_model(source_of(str(folder)), tmp_path / "copy", Progress())
+    assert not list(tmp_path.glob(".*"))
+    with pytest.raises(ConfigError, match="MODEL: is empty"):
+        canonical_name("")
+
+
 def test_two_do_not_fill_one_folder(folder: Path, tmp_path: Path) -> None:
     (tmp_path / ".copy.part").mkdir()
     with (tmp_path / ".copy.part" / ".lock").open("w") as held:

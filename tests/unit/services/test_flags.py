@@ -122,6 +122,7 @@ def test_a_section_is_yaml_and_its_keys_override_it() -> None:
         ),
         (("--simulated", "{base_s: 1, base_s: 2}"), "key 'base_s' is in line 1 and again in line 1"),
         (("--telemetry", "{replica: 2026-02-30}"), "is not YAML: day is out of range"),
+        (("--telemetry", "{replica: " + "[" * 3000), "is not YAML: it is nested too deep"),
         (("--simulated", "{}"), "give either model or simulated"),
         (("--config", "missing.yaml"), "missing.yaml: No such file"),
     ],
