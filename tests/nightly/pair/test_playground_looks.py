@@ -56,7 +56,7 @@ def take(page: Page, viewport: dict[str, int], file: Path) -> None:
     height = page.evaluate("document.documentElement.scrollHeight")
     page.set_viewport_size({"width": viewport["width"], "height": height})
     if viewport == WIDE:
-        page.locator("#tokens .rescued").nth(2).hover()
+        page.locator("#tokens .rescued").first.hover()
     page.screenshot(path=file)
 
 
