@@ -100,7 +100,7 @@ def _plain(value: Any) -> Any:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names of rules, which have commas, so that they can be told apart."""
+    """Return the names of rules in quotes: they have commas."""
     return ", ".join(map(repr, names))
 
 
