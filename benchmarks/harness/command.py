@@ -20,9 +20,10 @@ from benchmarks.harness.machine import THREADS, Machine, this_machine
 from benchmarks.harness.system import RESULTS, ROOT
 from flyserve.bench.progress import progress_bar
 from flyserve.cli.terminal import EXIT_FAILED, messages, output, reported_errors
-from flyserve.core.errors import ConfigError, one_line, quoted
+from flyserve.core.errors import ConfigError, quoted
 from flyserve.core.wording import requirement
 from flyserve.whole_file import check_writable
+from services.common.config import parse_yaml, yaml_fault
 
 SCENARIOS = ("acceleration", "capacity", "gpu", "load", "open_loop", "peers", "quality", "real", "soak")
 JOINED = ("peers", "real")
@@ -231,11 +232,11 @@ def _with(name: str, plan: Any, key: str, path: Sequence[str], value: str) -> An
         return replace(plan, **{first: _with(name, getattr(plan, first), key, rest, value)})
     try:
         kind = get_type_hints(type(plan), include_extras=True)[first]
-        return replace(plan, **{first: TypeAdapter(kind).validate_python(yaml.safe_load(value))})
+        return replace(plan, **{first: TypeAdapter(kind).validate_python(parse_yaml(value))})
     except ValidationError as error:
         raise ConfigError(f"--set {key}: is {quoted(value)}, {requirement(error.errors()[0])}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"--set {key}: {quoted(value)} is no value: {one_line(error)}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"--set {key}: {quoted(value)} is no value: {yaml_fault(error)}") from None
 
 
 def _list_scenarios() -> None:

@@ -112,8 +112,8 @@ def calibrate(
 
         loaded = load_prompts(prompts, problems)
         check_distinct(loaded)
-        files = {"PROMPTS": prompts, "--recording": recording, "--deployment": writing.deployment}
-        check_distinct_files({**files, "--chart": chart})
+        inputs = {"PROMPTS": prompts, "--recording": recording, "--deployment": writing.deployment}
+        check_distinct_files(inputs | {"--chart": chart})
         kept = None if offline else recording
         for path in filter(None, (kept, chart)):
             check_writable(path)

@@ -1,6 +1,5 @@
 """The terminal of every command: its outputs, its errors, its exit status."""
 
-import errno
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, Any
@@ -30,8 +29,6 @@ EXIT_BAD_INPUT = 2
 EXIT_TRY_LATER = 3
 """Nothing serves at present, all is full, or the deadline was too short: the same command may succeed."""
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Errors of the system for an output that takes no more."""
 _STATUS = (
     ((InvalidRequest, ConfigError, ModelError, Unauthenticated), EXIT_BAD_INPUT),
     ((NotReady, Overloaded, DeadlineExceeded), EXIT_TRY_LATER),
@@ -68,6 +65,19 @@ class SafeConsole(Console):
             emoji=False,
         )
 
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print as rich does; an error of the system, such as that of a full disk, names the output."""
+        with self._named_errors():
+            super().print(*objects, **options)
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            error.filename = error.filename or ("standard error" if self.stderr else "standard output")
+            raise
+
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Render as rich does, with control characters written out; all that is printed passes here."""
         for segment in super().render(renderable, options):
@@ -86,11 +96,12 @@ class SafeConsole(Console):
             # NOTE: rich replaces the tabs of whatever it prints as text.
             self.print(Segments(text.render(self) if isinstance(text, Text) else [Segment(text)]))
             return
-        try:
-            self.file.write(str(text))
-            self.file.flush()
-        except BrokenPipeError:
-            self.on_broken_pipe()
+        with self._named_errors():
+            try:
+                self.file.write(str(text))
+                self.file.flush()
+            except BrokenPipeError:
+                self.on_broken_pipe()
 
 
 def output() -> SafeConsole:
@@ -107,8 +118,7 @@ def messages() -> SafeConsole:
 def reported_errors() -> Iterator[None]:
     """Report an expected error as one line on stderr and an exit status for its kind; 130 for Ctrl-C.
 
-    An error of the system that names a file is the file's: Python's own checks of paths raise it, too. One
-    that names none is that of the output if this takes no more.
+    An error of the system that names a file is the file's: Python's own checks of paths raise it, too.
     """
     try:
         with stop_signals.raised():
@@ -117,9 +127,9 @@ def reported_errors() -> Iterator[None]:
         print_error(error)
         raise typer.Exit(exit_status(error)) from None
     except OSError as error:
-        if error.filename is None and error.errno not in _FULL:
+        if error.filename is None:
             raise
-        print_error(ConfigError(f"{error.filename or 'standard output'}: {error.strerror}"))
+        print_error(ConfigError(f"{error.filename}: {error.strerror}"))
         raise typer.Exit(EXIT_BAD_INPUT) from None
     except KeyboardInterrupt:
         raise typer.Exit(stop_signals.status) from None
